@@ -1,0 +1,190 @@
+//! Claim, heartbeat and release of a target group.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::holding::{Conflict, DamagedMember, Holding, Lost, LostMember, join};
+use crate::group::TargetGroup;
+use crate::json::Object;
+use crate::owner::Owner;
+use crate::payload::Payload;
+use crate::record::{History, Holder, LeaseBody, Record, TargetRecord};
+use crate::target::Target;
+use crate::time::Ttl;
+use crate::token::Token;
+use crate::view::{Edit, Entry, Grant, Key, Transition, View};
+
+/// What a claim asks for.
+#[derive(Clone, Debug)]
+pub struct ClaimRequest {
+    /// The whole group.
+    pub group: TargetGroup,
+    /// Who asks.
+    pub owner: Owner,
+    /// The caller's number for the worker that will run the job.
+    pub worker: i64,
+    /// The caller's object, stored with every member.
+    pub payload: Payload,
+    /// How long the lease lasts without a heartbeat.
+    pub ttl: Ttl,
+}
+
+/// Grants the whole group, or says everything that is in the way.
+pub fn claim(view: &View, request: &ClaimRequest) -> Result<Transition, ClaimRefused> {
+    let mut refused = ClaimRefused { conflicts: Vec::new(), damaged: Vec::new() };
+    let mut histories = Vec::with_capacity(request.group.len());
+    for (target, entry) in members(view, &request.group) {
+        match entry {
+            Member::Vacant => histories.push((target, History::first())),
+            Member::Damaged(damage) => refused.damaged.push(damage),
+            Member::Present(old) if old.holder.is_expired(&view.moment, view.default_ttl) => {
+                let next = old.history.taken_over(&old.holder.owner, request.owner.as_str());
+                histories.push((target, next));
+            }
+            Member::Present(old) => {
+                refused
+                    .conflicts
+                    .push(Conflict { target, holding: Holding::seen(&old.holder, view) });
+            }
+        }
+    }
+    if !(refused.conflicts.is_empty() && refused.damaged.is_empty()) {
+        return Err(refused);
+    }
+    let group = Arc::new(LeaseBody {
+        targets: request.group.targets().collect(),
+        primary: Some(request.group.primary()),
+    });
+    let (updated, writer) = (view.moment.wall, view.writer.clone());
+    let (owner, worker) = (request.owner.to_shared(), request.worker);
+    let (payload, ttl) = (request.payload.clone(), request.ttl);
+    Ok(Transition::Grant(Grant::new(view.highest_fence(), move |token| {
+        let holder = Arc::new(Holder {
+            owner,
+            worker,
+            token: token.into(),
+            updated,
+            ttl: Some(ttl),
+            payload,
+            writer: Some(writer),
+        });
+        let grant = |(target, history)| Edit {
+            key: Key::target(target),
+            to: Some(Record::Target(TargetRecord {
+                target,
+                group: Arc::clone(&group),
+                holder: Arc::clone(&holder),
+                history,
+                extra: Object::new(),
+            })),
+        };
+        histories.into_iter().map(grant).collect()
+    })))
+}
+
+/// Renews every member under exactly `token`, with one common moment.
+///
+/// A group that has run out but that nobody took over may still be renewed.
+pub fn heartbeat(view: &View, group: &TargetGroup, token: &Token) -> Result<Transition, Lost> {
+    let held = held_under(view, group, token)?;
+    let mut renewed: Option<(&Arc<Holder>, Arc<Holder>)> = None;
+    let mut edits = Vec::with_capacity(held.len());
+    for record in held {
+        let holder = match &renewed {
+            Some((old, new)) if Arc::ptr_eq(old, &record.holder) || **old == record.holder => {
+                Arc::clone(new)
+            }
+            _ => {
+                let new = Arc::new(renew(&record.holder, view));
+                renewed = Some((&record.holder, Arc::clone(&new)));
+                new
+            }
+        };
+        let to = Record::Target(TargetRecord { holder, ..record.clone() });
+        edits.push(Edit { key: Key::target(record.target), to: Some(to) });
+    }
+    Ok(Transition::edits(edits))
+}
+
+/// Removes every member, all under exactly `token`; expiry does not matter.
+pub fn release(view: &View, group: &TargetGroup, token: &Token) -> Result<Transition, Lost> {
+    let remove = |record: &TargetRecord| Edit { key: Key::target(record.target), to: None };
+    Ok(Transition::edits(held_under(view, group, token)?.into_iter().map(remove).collect()))
+}
+
+/// The holder after a heartbeat at the moment of `view`.
+pub(super) fn renew(holder: &Holder, view: &View) -> Holder {
+    Holder { updated: view.moment.wall, writer: Some(view.writer.clone()), ..holder.clone() }
+}
+
+fn held_under<'v>(
+    view: &'v View,
+    group: &TargetGroup,
+    token: &Token,
+) -> Result<Vec<&'v TargetRecord>, Lost> {
+    let mut held = Vec::with_capacity(group.len());
+    let mut lost = Vec::new();
+    for (target, member) in members(view, group) {
+        match member {
+            Member::Present(record) if record.holder.token == *token => held.push(record),
+            Member::Present(record) => lost.push(LostMember::OtherToken(Conflict {
+                target,
+                holding: Holding::seen(&record.holder, view),
+            })),
+            Member::Vacant => lost.push(LostMember::NotHeld(target)),
+            Member::Damaged(member) => lost.push(LostMember::Damaged(member)),
+        }
+    }
+    if lost.is_empty() { Ok(held) } else { Err(Lost { members: lost }) }
+}
+
+pub(super) enum Member<'v> {
+    Vacant,
+    Present(&'v TargetRecord),
+    Damaged(DamagedMember),
+}
+
+/// The group's members as the view shows them; the view must hold exactly the group's keys.
+pub(super) fn members<'v>(
+    view: &'v View,
+    group: &TargetGroup,
+) -> impl Iterator<Item = (Target, Member<'v>)> {
+    assert_eq!(view.entries.len(), group.len(), "a view of the group's own keys");
+    group.members().zip(&view.entries).map(|((id, target), (key, entry))| {
+        assert_eq!(key.id, id, "entries in id order");
+        let member = match entry {
+            Entry::Vacant => Member::Vacant,
+            Entry::Present(Record::Target(record)) => Member::Present(record),
+            Entry::Present(Record::Work(_)) => unreachable!("a work record in the target table"),
+            Entry::Damaged(damage) => {
+                Member::Damaged(DamagedMember { target, damage: damage.clone() })
+            }
+        };
+        (target, member)
+    })
+}
+
+/// Somebody holds part of the group; nothing was written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClaimRefused {
+    /// Members under a live lease.
+    pub conflicts: Vec<Conflict>,
+    /// Members whose record is damaged: held until an operator force-releases them.
+    pub damaged: Vec<DamagedMember>,
+}
+
+impl std::error::Error for ClaimRefused {}
+
+impl fmt::Display for ClaimRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.conflicts.is_empty() {
+            write!(f, "busy: {}", join(&self.conflicts))?;
+        }
+        if !self.damaged.is_empty() {
+            let lost: Vec<_> = self.damaged.iter().cloned().map(LostMember::Damaged).collect();
+            let gap = if self.conflicts.is_empty() { "" } else { "; " };
+            write!(f, "{gap}held: {}", join(&lost))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,169 @@
+//! What a rule sees and what it answers.
+
+use std::fmt;
+
+use crate::id::RecordId;
+use crate::record::{Record, Writer};
+use crate::target::Target;
+use crate::time::{Moment, Ttl};
+use crate::token::{Fence, FencingToken, Token};
+
+/// Which table a record is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Space {
+    /// Leases on targets.
+    Targets,
+    /// Work items.
+    Work,
+}
+
+/// Names one record. The order of keys is the order in which they are locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// The table.
+    pub space: Space,
+    /// The record in it.
+    pub id: RecordId,
+}
+
+impl Key {
+    /// The key of a target's record.
+    pub fn target(target: Target) -> Self {
+        Self { space: Space::Targets, id: RecordId::of_target(target) }
+    }
+
+    /// The key of a work item's record.
+    pub fn work(id: RecordId) -> Self {
+        Self { space: Space::Work, id }
+    }
+}
+
+/// What is stored under a key.
+#[derive(Clone, Debug)]
+pub enum Entry {
+    /// Nothing: free.
+    Vacant,
+    /// A valid record.
+    Present(Record),
+    /// Something that is not a valid record: held, reported, never overwritten by a rule other than
+    /// force-release.
+    Damaged(Damage),
+}
+
+/// Something stored that is not a valid record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// Where it is, in the engine's terms (a path, an offset).
+    pub location: String,
+    /// What is wrong with it.
+    pub reason: String,
+    /// Names exactly these bytes; force-release takes it in place of a token.
+    pub digest: Token,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.location, self.reason)
+    }
+}
+
+/// The keys of one transaction as they stand under the engine's exclusion.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// When the rule decides; read under the exclusion unless the caller supplied it.
+    pub moment: Moment,
+    /// The process that asks, for the records it writes.
+    pub writer: Writer,
+    /// The ttl of records that carry none.
+    pub default_ttl: Ttl,
+    /// The entries, in key order.
+    pub entries: Vec<(Key, Entry)>,
+}
+
+impl View {
+    /// The highest fence in any entry: a new grant must be above it.
+    pub fn highest_fence(&self) -> Fence {
+        self.entries
+            .iter()
+            .filter_map(|(_, entry)| match entry {
+                Entry::Present(record) => record.holder().token.fence(),
+                _ => None,
+            })
+            .max()
+            .unwrap_or(Fence(0))
+    }
+}
+
+/// One record's new state.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Edit {
+    /// The record.
+    pub key: Key,
+    /// Its new content; `None` removes it.
+    pub to: Option<Record>,
+}
+
+/// What an engine must store, whole or not at all.
+#[must_use = "a transition that is dropped changes nothing"]
+pub enum Transition {
+    /// Known already.
+    Edits {
+        /// At most one per key of the view.
+        edits: Vec<Edit>,
+        /// A line that must be durable before the first edit is.
+        audit: Option<Audit>,
+    },
+    /// A grant: the engine issues the next token and gets the edits for it.
+    Grant(Grant),
+}
+
+/// A grant that waits for its token.
+pub struct Grant {
+    /// The token's fence must be above this.
+    pub above: Fence,
+    build: Box<dyn FnOnce(FencingToken) -> Vec<Edit>>,
+}
+
+impl Grant {
+    /// Wraps the function from the token to the edits.
+    pub fn new(above: Fence, build: impl FnOnce(FencingToken) -> Vec<Edit> + 'static) -> Self {
+        Self { above, build: Box::new(build) }
+    }
+
+    /// The edits under `token`.
+    ///
+    /// # Panics
+    /// If the token's fence is not above [`Grant::above`]: an engine that issues it is broken.
+    pub fn under(self, token: FencingToken) -> Vec<Edit> {
+        assert!(token.fence() > self.above, "a fence must rise: {token} over {}", self.above);
+        (self.build)(token)
+    }
+}
+
+impl fmt::Debug for Grant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Grant").field("above", &self.above).finish_non_exhaustive()
+    }
+}
+
+impl Transition {
+    /// A plain list of edits.
+    pub fn edits(edits: Vec<Edit>) -> Self {
+        Self::Edits { edits, audit: None }
+    }
+}
+
+impl fmt::Debug for Transition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Edits { edits, audit } => {
+                f.debug_struct("Edits").field("edits", edits).field("audit", audit).finish()
+            }
+            Self::Grant(grant) => grant.fmt(f),
+        }
+    }
+}
+
+/// One line of the audit log, canonical JSON without the newline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Audit(pub String);
