@@ -2,7 +2,7 @@
 
 # List the recipes.
 default:
-    @just --list --unsorted
+    @"{{just_executable()}}" --list --unsorted
 
 # Check everything; reads only, rewrites nothing.
 verify:
