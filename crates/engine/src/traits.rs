@@ -1,0 +1,125 @@
+//! The engine trait.
+
+use std::fmt;
+use std::time::Duration;
+
+use ringfence_model::{Entry, Key, Moment, Space, Timestamp, Transition, Ttl, View};
+
+use crate::outcome::{Done, EachReport, Failure, Outcome, StorageError};
+
+/// A rule as an engine calls it: `None` refuses, and then nothing is written.
+pub type Decide<'a> = dyn FnMut(&View) -> Option<Transition> + 'a;
+
+/// A rule for the unit with this index.
+pub type DecideEach<'a> = dyn FnMut(usize, &View) -> Option<Transition> + 'a;
+
+/// What a transaction is about.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The records, strictly ascending; at least one.
+    pub keys: &'a [Key],
+    /// The caller's own time; by default the host's clocks, read under the exclusion.
+    pub now: Option<Timestamp>,
+    /// How long to wait for the exclusion of all keys together.
+    pub patience: Duration,
+}
+
+/// Stores records durably, one transaction at a time.
+///
+/// The contract, to be true of every engine (the conformance suite checks it):
+///
+/// E1. *Exclusion.* Between reading the view and the end of the call no other transaction on any of
+///     the keys is decided, in any process.
+/// E2. *Three outcomes.* A call is done, refused (nothing was written), or failed; a failure says
+///     whether the old state was put back or the outcome is unknown.
+/// E3. *Durability.* Done means that the transition survives a power cut. Nothing is reported done
+///     before that, and an unknown outcome is never reported as refused.
+/// E4. *Damage is held.* Something stored that is no valid record is shown as damaged and left as
+///     it is unless the transition removes it.
+/// E5. *Fences rise.* Every token issued has a fence above all earlier ones of the table and above
+///     every fence in the view, across processes, crashes and clock jumps.
+/// E6. *Readers write nothing*: [`Engine::view`] and [`Engine::scan`] work on a read-only mount.
+pub trait Engine: Send + Sync + fmt::Debug {
+    /// What this engine is and how its table was made.
+    fn info(&self) -> EngineInfo;
+
+    /// Reads the keys under exclusion, asks `decide`, and stores its transition whole.
+    ///
+    /// `decide` may be called more than once (an engine may lose a race and start over), so it must
+    /// be repeatable; the last call counts. Its edits may name only keys of the request.
+    ///
+    /// *Durability:* done means durable. *Failure:* see [`Failure`]. The caller must not assume that
+    /// readers see the edits of one transition at one instant.
+    fn transact(&self, request: &Request<'_>, decide: &mut Decide<'_>) -> Result<Outcome, Failure>;
+
+    /// The same for several independent sets of keys that share the cost of becoming durable.
+    ///
+    /// Each unit is exclusive and whole by itself; the batch is not atomic. Units are handled in
+    /// (shard, id) order of their first key. A unit whose exclusion is busy is reported so and the
+    /// rest goes on; after any other failure no further unit is begun, what was already written
+    /// still becomes durable, and the report names each unit's fate. If becoming durable fails, no
+    /// unit is acknowledged.
+    fn transact_each(&self, units: &[Request<'_>], decide: &mut DecideEach<'_>) -> EachReport;
+
+    /// Reads keys without excluding anybody. Each entry is a record as one transaction left it;
+    /// several entries may be of different instants.
+    fn view(&self, keys: &[Key], now: Option<Timestamp>) -> Result<View, StorageError>;
+
+    /// Reads a whole table without excluding anybody.
+    fn scan(&self, space: Space, now: Option<Timestamp>) -> Result<Scan, StorageError>;
+}
+
+impl dyn Engine + '_ {
+    /// [`Engine::transact`] with a typed refusal.
+    pub fn decide<R>(
+        &self,
+        request: &Request<'_>,
+        mut rule: impl FnMut(&View) -> Result<Transition, R>,
+    ) -> Result<Result<Done, R>, Failure> {
+        let mut refusal = None;
+        let outcome = self.transact(request, &mut |view| match rule(view) {
+            Ok(transition) => {
+                refusal = None;
+                Some(transition)
+            }
+            Err(refused) => {
+                refusal = Some(refused);
+                None
+            }
+        })?;
+        match (outcome, refusal) {
+            (Outcome::Done(done), _) => Ok(Ok(done)),
+            (Outcome::Refused, Some(refused)) => Ok(Err(refused)),
+            (Outcome::Refused, None) => unreachable!("refused without asking the rule"),
+        }
+    }
+}
+
+/// What an engine is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineInfo {
+    /// Its name: `files`.
+    pub name: &'static str,
+    /// Where the table is, as the user named it.
+    pub location: String,
+    /// The table's own identity, made at its creation.
+    pub table: String,
+    /// The ttl of claims and records that name none.
+    pub default_ttl: Ttl,
+    /// How many shards the target table has.
+    pub shards: u16,
+}
+
+/// A whole table, as [`Engine::scan`] found it.
+#[derive(Clone, Debug)]
+pub struct Scan {
+    /// When it was read.
+    pub moment: Moment,
+    /// The ttl of records that carry none.
+    pub default_ttl: Ttl,
+    /// Every record and every damaged one, in key order; never [`Entry::Vacant`].
+    pub entries: Vec<(Key, Entry)>,
+    /// Whether all of it stood like this at one instant. If not, writers were too busy: each record
+    /// is true, their combination may never have been.
+    pub consistent: bool,
+}

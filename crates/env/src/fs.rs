@@ -1,0 +1,170 @@
+//! The file-system seam.
+//!
+//! Durability, in the weakest form that POSIX allows and that every caller must assume:
+//! a file's bytes are durable after [`WriteFile::sync`]; a name is durable after
+//! [`Fs::sync_dir`] on its directory; anything else survives a power cut in any subset.
+//! After a failed sync nothing may be assumed of the bytes it covered: a second sync that succeeds
+//! proves nothing, because the kernel may have dropped them.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::process::ChildLock;
+
+/// All that the product asks of a file system.
+///
+/// Paths are used as they are; no call follows a symbolic link in the last component.
+pub trait Fs: Send + Sync + fmt::Debug {
+    /// Reads a whole regular file, at most `max` bytes; anything else is told apart, not opened.
+    fn read(&self, path: &Path, max: usize) -> io::Result<Read>;
+
+    /// Opens a regular file for writing. New files get exactly the permission bits `mode`.
+    fn open_write(&self, path: &Path, how: OpenWrite, mode: u32) -> io::Result<Box<dyn WriteFile>>;
+
+    /// Describes a name without following it.
+    fn stat(&self, path: &Path) -> io::Result<Stat>;
+
+    /// Lists a directory, in no particular order; not a snapshot while others write.
+    fn list(&self, dir: &Path) -> io::Result<Vec<Name>>;
+
+    /// Replaces `to` atomically. Durable only after [`Fs::sync_dir`] on both directories.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Removes a name that is no directory. Durable only after [`Fs::sync_dir`].
+    fn unlink(&self, path: &Path) -> io::Result<()>;
+
+    /// Makes a directory with permission bits `mode`. Durable only after [`Fs::sync_dir`] on its
+    /// parent.
+    fn mkdir(&self, path: &Path, mode: u32) -> io::Result<()>;
+
+    /// Removes an empty directory.
+    fn rmdir(&self, path: &Path) -> io::Result<()>;
+
+    /// Makes the names in `dir` durable. A failure is final: nothing may be assumed durable.
+    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+
+    /// Opens a lock file; creates it with `mode` if `create`.
+    ///
+    /// A name that is no regular file is [`io::ErrorKind::InvalidInput`].
+    fn open_lock(&self, path: &Path, create: bool, mode: u32) -> io::Result<Box<dyn LockFd>>;
+
+    /// Asks for the kernel lock on an existing file from a second process, without waiting, and
+    /// returns what that process saw. It holds nothing afterwards.
+    fn lock_in_child(&self, path: &Path, patience: Duration) -> io::Result<ChildLock>;
+
+    /// The type of the file system that `path` is on, as the mount table names it.
+    fn mount_type(&self, path: &Path) -> io::Result<String>;
+}
+
+/// What was found under a name that was to be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Read {
+    /// A regular file's whole content.
+    Bytes(Vec<u8>),
+    /// Not a regular file; it was not read.
+    NotRegular(FileKind),
+    /// A regular file of this many bytes, over the limit; it was not read.
+    TooLarge(u64),
+}
+
+/// How a file is opened for writing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenWrite {
+    /// It must not exist.
+    CreateNew,
+    /// Created if missing; writes go to its end.
+    Append,
+    /// Created if missing; writes start at its beginning and keep what they do not reach.
+    Overwrite,
+}
+
+/// A file open for writing. Dropping it closes it and makes nothing durable.
+pub trait WriteFile: Send + Sync + fmt::Debug {
+    /// Writes at the current position, possibly fewer bytes than given.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
+
+    /// Makes the file's bytes durable; its name is not covered. A failure is final.
+    fn sync(&self) -> io::Result<()>;
+
+    /// Cuts or extends the file.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// Describes the open file.
+    fn stat(&self) -> io::Result<Stat>;
+}
+
+/// A file opened to be locked. Dropping it closes it, which releases the lock unless a forked child
+/// still has it open: release it first.
+pub trait LockFd: Send + Sync + fmt::Debug {
+    /// Takes the lock if it is free; `false` if somebody holds it.
+    fn try_lock(&self, mode: LockMode) -> io::Result<bool>;
+
+    /// Gives the lock up, for every descriptor of this open file.
+    fn unlock(&self) -> io::Result<()>;
+
+    /// Whether the file was removed since it was opened: its lock then excludes nobody.
+    fn is_unlinked(&self) -> io::Result<bool>;
+}
+
+/// Who a lock excludes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockMode {
+    /// Everybody.
+    Exclusive,
+    /// Those who want it exclusively.
+    Shared,
+}
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Dir,
+    /// A symbolic link.
+    Symlink,
+    /// A named pipe.
+    Fifo,
+    /// A socket or a device.
+    Other,
+}
+
+impl fmt::Display for FileKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::File => "a regular file",
+            Self::Dir => "a directory",
+            Self::Symlink => "a symbolic link",
+            Self::Fifo => "a named pipe",
+            Self::Other => "a socket or device",
+        })
+    }
+}
+
+/// A description of a file.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stat {
+    /// What it is.
+    pub kind: FileKind,
+    /// Owner.
+    pub uid: u32,
+    /// Permission bits.
+    pub mode: u32,
+    /// Size in bytes.
+    pub len: u64,
+    /// Last change of the content, Unix seconds by the store's clock.
+    pub modified: f64,
+}
+
+/// One name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// The name.
+    pub name: OsString,
+    /// What it stands for.
+    pub kind: FileKind,
+}

@@ -1,0 +1,237 @@
+//! Linux.
+//!
+//! Calls go through the C library, so that a preloaded shim can stand in for a broken file system.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::fs::{FileKind, Fs, LockFd, LockMode, Name, OpenWrite, Read, Stat, WriteFile};
+use crate::mount;
+use crate::process::{self, ChildLock};
+
+/// The file system of this machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RealFs;
+
+const ALWAYS: OFlags = OFlags::CLOEXEC.union(OFlags::NOFOLLOW);
+
+/// Retries what a signal interrupted; only for calls that are safe to repeat.
+fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            other => return other.map_err(Into::into),
+        }
+    }
+}
+
+fn open(path: &Path, flags: OFlags, mode: u32) -> io::Result<OwnedFd> {
+    retry(|| rustix::fs::open(path, flags | ALWAYS, Mode::from_raw_mode(mode)))
+}
+
+/// A new file gets exactly `mode`, whatever the process's umask takes away.
+fn enforce_mode(fd: &OwnedFd, mode: u32) -> io::Result<()> {
+    let has = rustix::fs::fstat(fd)?.st_mode & 0o7777;
+    if has == mode { Ok(()) } else { Ok(rustix::fs::fchmod(fd, Mode::from_raw_mode(mode))?) }
+}
+
+fn describe(stat: &rustix::fs::Stat) -> Stat {
+    let kind = match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
+        rustix::fs::FileType::RegularFile => FileKind::File,
+        rustix::fs::FileType::Directory => FileKind::Dir,
+        rustix::fs::FileType::Symlink => FileKind::Symlink,
+        rustix::fs::FileType::Fifo => FileKind::Fifo,
+        _ => FileKind::Other,
+    };
+    #[expect(clippy::allow_attributes, reason = "the C library's field types differ by platform")]
+    #[allow(clippy::cast_sign_loss, clippy::unnecessary_cast, clippy::cast_lossless)]
+    Stat {
+        kind,
+        uid: stat.st_uid,
+        mode: stat.st_mode & 0o7777,
+        len: stat.st_size as u64,
+        modified: stat.st_mtime as f64 + stat.st_mtime_nsec as f64 / 1e9,
+    }
+}
+
+impl Fs for RealFs {
+    fn read(&self, path: &Path, max: usize) -> io::Result<Read> {
+        // Without NONBLOCK, opening a named pipe would wait for a writer.
+        let fd = match open(path, OFlags::RDONLY | OFlags::NONBLOCK, 0) {
+            Ok(fd) => fd,
+            Err(error) => {
+                let odd = [Errno::LOOP, Errno::NXIO].map(|errno| Some(errno.raw_os_error()));
+                if odd.contains(&error.raw_os_error()) {
+                    return Ok(Read::NotRegular(self.stat(path)?.kind));
+                }
+                return Err(error);
+            }
+        };
+        let stat = describe(&rustix::fs::fstat(&fd)?);
+        if stat.kind != FileKind::File {
+            return Ok(Read::NotRegular(stat.kind));
+        }
+        let limit = u64::try_from(max).unwrap_or(u64::MAX);
+        if stat.len > limit {
+            return Ok(Read::TooLarge(stat.len));
+        }
+        let mut bytes = Vec::with_capacity(usize::try_from(stat.len).unwrap_or(0));
+        // It may grow while it is read.
+        File::from(fd).take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+        if bytes.len() > max {
+            return Ok(Read::TooLarge(bytes.len() as u64));
+        }
+        Ok(Read::Bytes(bytes))
+    }
+
+    fn open_write(&self, path: &Path, how: OpenWrite, mode: u32) -> io::Result<Box<dyn WriteFile>> {
+        let flags = match how {
+            OpenWrite::CreateNew => OFlags::CREATE | OFlags::EXCL,
+            OpenWrite::Append => OFlags::CREATE | OFlags::APPEND,
+            OpenWrite::Overwrite => OFlags::CREATE,
+        };
+        let fd = open(path, OFlags::WRONLY | OFlags::NONBLOCK | flags, mode)?;
+        if how == OpenWrite::CreateNew {
+            enforce_mode(&fd, mode)?;
+        } else if describe(&rustix::fs::fstat(&fd)?).kind != FileKind::File {
+            return Err(not_regular());
+        }
+        Ok(Box::new(RealFile(File::from(fd))))
+    }
+
+    fn stat(&self, path: &Path) -> io::Result<Stat> {
+        Ok(describe(&retry(|| rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW))?))
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<Name>> {
+        std::fs::read_dir(dir)?
+            .map(|entry| {
+                let entry = entry?;
+                let kind = entry.file_type()?;
+                let kind = if kind.is_file() {
+                    FileKind::File
+                } else if kind.is_dir() {
+                    FileKind::Dir
+                } else if kind.is_symlink() {
+                    FileKind::Symlink
+                } else if kind.is_fifo() {
+                    FileKind::Fifo
+                } else {
+                    FileKind::Other
+                };
+                Ok(Name { name: entry.file_name(), kind })
+            })
+            .collect()
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        retry(|| rustix::fs::rename(from, to))
+    }
+
+    fn unlink(&self, path: &Path) -> io::Result<()> {
+        retry(|| rustix::fs::unlink(path))
+    }
+
+    fn mkdir(&self, path: &Path, mode: u32) -> io::Result<()> {
+        retry(|| rustix::fs::mkdir(path, Mode::from_raw_mode(mode)))
+    }
+
+    fn rmdir(&self, path: &Path) -> io::Result<()> {
+        retry(|| rustix::fs::rmdir(path))
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        let fd = open(dir, OFlags::RDONLY | OFlags::DIRECTORY, 0)?;
+        // Not retried: a sync that did not succeed is final.
+        #[expect(clippy::disallowed_methods, reason = "this is the seam")]
+        Ok(rustix::fs::fsync(&fd)?)
+    }
+
+    fn open_lock(&self, path: &Path, create: bool, mode: u32) -> io::Result<Box<dyn LockFd>> {
+        let flags = if create { OFlags::CREATE | OFlags::RDWR } else { OFlags::RDONLY };
+        let fd = match open(path, flags | OFlags::NONBLOCK, mode) {
+            Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
+                return Err(not_regular());
+            }
+            other => other?,
+        };
+        if describe(&rustix::fs::fstat(&fd)?).kind != FileKind::File {
+            return Err(not_regular());
+        }
+        Ok(Box::new(RealLock(fd)))
+    }
+
+    fn lock_in_child(&self, path: &Path, patience: Duration) -> io::Result<ChildLock> {
+        process::lock_in_child(path, patience)
+    }
+
+    fn mount_type(&self, path: &Path) -> io::Result<String> {
+        mount::type_of(path)
+    }
+}
+
+fn not_regular() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")
+}
+
+#[derive(Debug)]
+struct RealFile(File);
+
+impl WriteFile for RealFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match self.0.write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => return other,
+            }
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        // `File::sync_all` would retry after EINTR; a sync that did not succeed is final.
+        #[expect(clippy::disallowed_methods, reason = "this is the seam")]
+        Ok(rustix::fs::fsync(&self.0)?)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        retry(|| rustix::fs::ftruncate(&self.0, len))
+    }
+
+    fn stat(&self) -> io::Result<Stat> {
+        Ok(describe(&rustix::fs::fstat(&self.0)?))
+    }
+}
+
+#[derive(Debug)]
+struct RealLock(OwnedFd);
+
+impl LockFd for RealLock {
+    #[expect(clippy::disallowed_methods, reason = "this is the seam")]
+    fn try_lock(&self, mode: LockMode) -> io::Result<bool> {
+        let operation = match mode {
+            LockMode::Exclusive => FlockOperation::NonBlockingLockExclusive,
+            LockMode::Shared => FlockOperation::NonBlockingLockShared,
+        };
+        match rustix::fs::flock(&self.0, operation) {
+            Ok(()) => Ok(true),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "this is the seam")]
+    fn unlock(&self) -> io::Result<()> {
+        retry(|| rustix::fs::flock(&self.0, FlockOperation::Unlock))
+    }
+
+    fn is_unlinked(&self) -> io::Result<bool> {
+        Ok(rustix::fs::fstat(&self.0)?.st_nlink == 0)
+    }
+}

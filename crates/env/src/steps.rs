@@ -1,0 +1,123 @@
+//! Named durable steps. In each the order of calls is the content.
+//!
+//! D1. A name never points at bytes that are not durable.
+//! D2. A step that returned success survives a power cut; one that failed left the old file or the
+//!     new one, never a mixture, and no temporary unless removing it failed as well.
+//! D3. A failed sync is final: no step syncs the same bytes again and reports success.
+
+use std::io;
+use std::path::Path;
+
+use crate::fs::{Fs, OpenWrite, WriteFile};
+
+/// Writes all of `bytes`, however short the single writes are.
+pub fn write_all(file: &mut dyn WriteFile, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let written = file.write(bytes)?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        bytes = bytes.get(written..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// Creates the new file `path` with `bytes`, not yet durable. Removes it again on failure.
+pub fn stage(fs: &dyn Fs, path: &Path, bytes: &[u8], mode: u32) -> io::Result<Box<dyn WriteFile>> {
+    let mut file = fs.open_write(path, OpenWrite::CreateNew, mode)?;
+    match write_all(&mut *file, bytes) {
+        Ok(()) => Ok(file),
+        Err(error) => {
+            let _ = fs.unlink(path);
+            Err(error)
+        }
+    }
+}
+
+/// Creates the new file `path` with durable bytes; its name is not yet durable.
+pub fn stage_synced(fs: &dyn Fs, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let file = stage(fs, path, bytes, mode)?;
+    file.sync().inspect_err(|_| {
+        let _ = fs.unlink(path);
+    })
+}
+
+/// Makes `bytes` the durable content of `path`: after a crash it is the old file or the new one.
+///
+/// `temp` is a new name in the same directory.
+///
+/// # Panics
+/// If `temp` is in another directory: that order of syncs would promise nothing.
+pub fn durable_replace(
+    fs: &dyn Fs,
+    temp: &Path,
+    path: &Path,
+    bytes: &[u8],
+    mode: u32,
+) -> io::Result<()> {
+    assert_eq!(temp.parent(), path.parent(), "a replacement stays in its directory");
+    stage_synced(fs, temp, bytes, mode)?; // the content,
+    fs.rename(temp, path).inspect_err(|_| {
+        let _ = fs.unlink(temp);
+    })?; // the name,
+    fs.sync_dir(parent(path)?) // the directory entry.
+}
+
+/// Removes `path` durably.
+pub fn durable_unlink(fs: &dyn Fs, path: &Path) -> io::Result<()> {
+    fs.unlink(path)?;
+    fs.sync_dir(parent(path)?)
+}
+
+/// Makes the directory `path` durably; one that exists already is synced all the same, because
+/// whoever made it may not have lived to do so.
+pub fn durable_mkdir(fs: &dyn Fs, path: &Path, mode: u32) -> io::Result<()> {
+    match fs.mkdir(path, mode) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    fs.sync_dir(parent(path)?)
+}
+
+/// Moves a durable file into a public directory, public first: the new name is durable before the
+/// old one may be forgotten, so a crash can show the file twice but never not at all.
+pub fn publish(fs: &dyn Fs, staged: &Path, public: &Path) -> io::Result<()> {
+    fs.rename(staged, public)?;
+    fs.sync_dir(parent(public)?)?;
+    fs.sync_dir(parent(staged)?)
+}
+
+/// Syncs several files, up to `width` at a time; each is synced once, and every answer is given in
+/// the order of the files.
+pub fn sync_together(files: &[Box<dyn WriteFile>], width: usize) -> Vec<io::Result<()>> {
+    if width <= 1 || files.len() <= 1 {
+        return files.iter().map(|file| file.sync()).collect();
+    }
+    let share = files.len().div_ceil(width);
+    std::thread::scope(|scope| {
+        let mut shares = files.chunks(share);
+        let own = shares.next().unwrap_or_default();
+        let others: Vec<_> = shares
+            .map(|files| {
+                let sync = || files.iter().map(|file| file.sync()).collect::<Vec<_>>();
+                // Without a thread to spare, this one does the work.
+                (files, std::thread::Builder::new().spawn_scoped(scope, sync))
+            })
+            .collect();
+        let mut answers: Vec<_> = own.iter().map(|file| file.sync()).collect();
+        for (files, other) in others {
+            match other {
+                Ok(thread) => match thread.join() {
+                    Ok(done) => answers.extend(done),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                },
+                Err(_) => answers.extend(files.iter().map(|file| file.sync())),
+            }
+        }
+        answers
+    })
+}
+
+fn parent(path: &Path) -> io::Result<&Path> {
+    path.parent().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no parent directory"))
+}
