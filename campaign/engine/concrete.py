@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from unicorn import UC_ARCH_X86, UC_HOOK_BLOCK, UC_MODE_64, Uc, UcError
+from unicorn.x86_const import UC_X86_REG_RDI, UC_X86_REG_RIP, UC_X86_REG_RSI, UC_X86_REG_RSP
+
 from decode import Decoder
 from image import Image
 from layout import (
@@ -21,8 +24,6 @@ from layout import (
     Ticker,
     edge,
 )
-from unicorn import UC_ARCH_X86, UC_HOOK_BLOCK, UC_MODE_64, Uc, UcError
-from unicorn.x86_const import UC_X86_REG_RDI, UC_X86_REG_RIP, UC_X86_REG_RSI, UC_X86_REG_RSP
 
 _PAGE = 4096
 _TICK_BLOCKS = 1024

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from triton import ARCH, Instruction, TritonContext
+
 from image import Image
 from layout import MIN_DECODE, is_conditional
-from triton import ARCH, Instruction, TritonContext
 
 
 class Decoder:

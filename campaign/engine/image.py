@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _ELF64_LITTLE = b"\x7fELF\x02\x01"
+_ET_EXEC = 2
 _MACHINE_X86_64 = 62
 _PT_LOAD = 1
 _PT_NOTE = 4
@@ -70,9 +71,11 @@ class Image:
 def _parse(data: bytes) -> Image:
     if data[:6] != _ELF64_LITTLE:
         raise ImageError("not a 64-bit little-endian ELF file")
-    (machine,) = struct.unpack_from("<H", data, 18)
+    kind, machine = struct.unpack_from("<HH", data, 16)
     if machine != _MACHINE_X86_64:
         raise ImageError(f"built for machine {machine}, not x86-64")
+    if kind != _ET_EXEC:
+        raise ImageError("not linked at fixed addresses, so it needs a loader")
     entry, program_at, section_at = struct.unpack_from("<QQQ", data, 24)
     program_size, program_count, section_size, section_count = struct.unpack_from("<HHHH", data, 54)
     segments: list[Segment] = []

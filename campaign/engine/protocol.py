@@ -6,10 +6,13 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import os
 import queue
 import signal
+import stat
 import sys
 import threading
 import time
@@ -22,6 +25,8 @@ from layout import Cancelled, Ticker
 
 PROTOCOL_VERSION = 1
 PROGRESS_MS = 500
+_MAX_FILE_BYTES = 64 << 20
+_CHUNK_BYTES = 1 << 16
 
 
 class EngineError(Exception):
@@ -56,30 +61,38 @@ class Engine(Protocol):
 
 
 class _Input:
-    """Reads lines in a thread of its own, so that a long request notices the end of the input."""
+    """Reads lines in a thread of its own, so that a long request notices the end of the input.
 
-    def __init__(self, stream: BinaryIO) -> None:
+    It reads the descriptor itself: a thread that waits inside Python's buffered reader would hold
+    its lock, and the interpreter aborts when it ends in that state.
+    """
+
+    def __init__(self, descriptor: int) -> None:
         self.lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self.stopping = threading.Event()
-        self._stream = stream
+        self._descriptor = descriptor
         threading.Thread(target=self._read, name="requests", daemon=True).start()
 
     def _read(self) -> None:
+        pending = b""
         try:
-            while line := self._stream.readline(MAX_LINE_BYTES + 1):
-                if len(line) > MAX_LINE_BYTES and not line.endswith(b"\n"):
-                    self._skip_rest()
-                if _is_shutdown(line):
-                    self.stopping.set()
-                self.lines.put(line)
-        except (OSError, ValueError):
+            while chunk := os.read(self._descriptor, _CHUNK_BYTES):
+                *lines, pending = (pending + chunk).split(b"\n")
+                for line in lines:
+                    self._take(line)
+                # What is too long is refused when it ends; until then its length says enough.
+                pending = pending[: MAX_LINE_BYTES + 1]
+        except OSError:
             pass
+        if pending:
+            self._take(pending)
         self.stopping.set()
         self.lines.put(None)
 
-    def _skip_rest(self) -> None:
-        while (rest := self._stream.readline(MAX_LINE_BYTES)) and not rest.endswith(b"\n"):
-            pass
+    def _take(self, line: bytes) -> None:
+        if _is_shutdown(line):
+            self.stopping.set()
+        self.lines.put(line)
 
 
 class _Progress(Ticker):
@@ -104,7 +117,7 @@ class _Progress(Ticker):
 
 
 class _Worker:
-    def __init__(self, engine: Engine, stdin: BinaryIO, stdout: BinaryIO) -> None:
+    def __init__(self, engine: Engine, stdin: int, stdout: BinaryIO) -> None:
         self._engine = engine
         self._stdout = stdout
         self.input = _Input(stdin)
@@ -183,14 +196,27 @@ def serve(engine: Engine) -> int:
     """
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
     try:
-        _Worker(engine, sys.stdin.buffer, answers).run()
+        _Worker(engine, sys.stdin.fileno(), answers).run()
     except BrokenPipeError:
         # Nobody listens any more; what is left in the buffer must not raise again on the way out.
         os.dup2(os.open(os.devnull, os.O_WRONLY), answers.fileno())
         return 0
     return 0
+
+
+def read_input(path: Path) -> tuple[bytes, str]:
+    """The bytes of a regular file and their digest. Anything else could block for ever."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        if about.st_size > _MAX_FILE_BYTES:
+            raise OSError(errno.EFBIG, f"longer than {_MAX_FILE_BYTES} bytes", str(path))
+        content = file.read(_MAX_FILE_BYTES)
+    return content, hashlib.sha256(content).hexdigest()
 
 
 def write_output(directory: Path, name: str, content: bytes) -> None:

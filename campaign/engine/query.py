@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from triton import AST_NODE, SOLVER, SOLVER_STATE
+
 from layout import Ticker
 from symbolic import Step, SymbolicRun
-from triton import AST_NODE, SOLVER, SOLVER_STATE
 
 _SOLVER_MEMORY_MIB = 1024
 _MAX_OCCASIONS = 6

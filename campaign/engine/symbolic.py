@@ -13,6 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from triton import ARCH, EXCEPTION, MODE, Instruction, MemoryAccess, TritonContext
+
 from concrete import ConcreteRun
 from image import Image
 from layout import (
@@ -26,7 +28,6 @@ from layout import (
     edge,
     is_conditional,
 )
-from triton import ARCH, EXCEPTION, MODE, Instruction, MemoryAccess, TritonContext
 
 _TICK_INSTRUCTIONS = 256
 _MODES = (
@@ -183,7 +184,7 @@ def _whole_step(context: TritonContext, name: str) -> int:
             context.newSymbolicExpression(node, name), MemoryAccess(to + offset, 1)
         )
     stack = context.getConcreteRegisterValue(registers.rsp)
-    back = context.getConcreteMemoryValue(MemoryAccess(stack, 8))
+    back = int(context.getConcreteMemoryValue(MemoryAccess(stack, 8)))
     context.concretizeRegister(registers.rax)
     context.setConcreteRegisterValue(registers.rax, to)
     context.setConcreteRegisterValue(registers.rsp, stack + 8)

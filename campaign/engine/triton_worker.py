@@ -16,15 +16,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from triton import VERSION
+
 import query
 from checks import Action, SolveRequest, TraceRequest, VerifyRequest
 from concrete import ConcreteReplay, ConcreteRun
 from decode import Decoder
 from image import Image, ImageError
 from layout import Ticker
-from protocol import EngineError, Limits, serve, write_output
+from protocol import EngineError, Limits, read_input, serve, write_output
 from symbolic import ReplayError, SymbolicReplay, SymbolicRun
-from triton import VERSION
 
 
 class TritonEngine:
@@ -127,8 +128,8 @@ class TritonEngine:
 
     def _read(self, path: Path) -> tuple[bytes, str]:
         """The bytes a replay uses, and the digest of all of them."""
-        content = path.read_bytes()
-        return content[: self.limits.max_input], hashlib.sha256(content).hexdigest()
+        content, digest = read_input(path)
+        return content[: self.limits.max_input], digest
 
 
 def _since(started: float) -> float:
