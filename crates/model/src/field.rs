@@ -82,7 +82,10 @@ impl FromField for i64 {
 impl FromField for f64 {
     const EXPECTED: &'static str = "a finite number";
     fn from_field(text: &str) -> Option<Self> {
-        serde_json::from_str(text).ok().filter(|number: &f64| number.is_finite())
+        // `serde_json` rounds some numbers to the neighbour of the nearest double; `str::parse` does
+        // not. The text is JSON already, so only its kind is to be checked.
+        let is_number = text.starts_with(|first: char| first == '-' || first.is_ascii_digit());
+        is_number.then(|| text.parse().ok()).flatten().filter(|number: &f64| number.is_finite())
     }
 }
 
