@@ -12,13 +12,16 @@ use serde_json::value::RawValue;
 /// How deep a value may be nested.
 pub const MAX_DEPTH: usize = 64;
 
+/// The most digits of an integer: other programs of a table do not read longer ones.
+pub const MAX_INTEGER_DIGITS: usize = 4300;
+
 /// One JSON object, its values still as text.
 pub type Object = BTreeMap<String, Box<RawValue>>;
 
 /// Rewrites JSON text canonically.
 pub fn canonicalize(text: &str) -> Result<String, JsonError> {
     let mut out = String::with_capacity(text.len());
-    write_value(&mut out, text.trim(), 0)?;
+    write_value(&mut out, text.trim_matches([' ', '\t', '\n', '\r']), 0)?;
     Ok(out)
 }
 
@@ -66,9 +69,12 @@ fn write_value(out: &mut String, text: &str, depth: usize) -> Result<(), JsonErr
 }
 
 fn write_number(out: &mut String, text: &str) -> Result<(), JsonError> {
-    // Checks the grammar; integers of any size pass through verbatim.
+    // Checks the grammar; integers pass through verbatim.
     let _: Box<RawValue> = serde_json::from_str(text)?;
     if !text.contains(['.', 'e', 'E']) {
+        if text.trim_start_matches('-').len() > MAX_INTEGER_DIGITS {
+            return Err(JsonError::TooManyDigits);
+        }
         out.push_str(if text == "-0" { "0" } else { text });
         return Ok(());
     }
@@ -146,6 +152,9 @@ pub enum JsonError {
     /// A number that no double can hold.
     #[error("the number {0} is out of range")]
     Number(String),
+    /// An integer of over [`MAX_INTEGER_DIGITS`] digits.
+    #[error("an integer has over {MAX_INTEGER_DIGITS} digits")]
+    TooManyDigits,
     /// Nested deeper than [`MAX_DEPTH`].
     #[error("nested deeper than {MAX_DEPTH} levels")]
     TooDeep,
