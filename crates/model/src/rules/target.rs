@@ -12,7 +12,7 @@ use crate::record::{History, Holder, LeaseBody, Record, TargetRecord};
 use crate::target::Target;
 use crate::time::Ttl;
 use crate::token::Token;
-use crate::view::{Edit, Entry, Grant, Key, Transition, View};
+use crate::view::{Edit, Entry, Grant, Key, Space, Transition, View};
 
 /// What a claim asks for.
 #[derive(Clone, Debug)]
@@ -151,7 +151,7 @@ pub(super) fn members<'v>(
 ) -> impl Iterator<Item = (Target, Member<'v>)> {
     assert_eq!(view.entries.len(), group.len(), "a view of the group's own keys");
     group.members().zip(&view.entries).map(|((id, target), (key, entry))| {
-        assert_eq!(key.id, id, "entries in id order");
+        assert_eq!(*key, Key { space: Space::Targets, id }, "entries in id order");
         let member = match entry {
             Entry::Vacant => Member::Vacant,
             Entry::Present(Record::Target(record)) => Member::Present(record),

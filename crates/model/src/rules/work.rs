@@ -15,7 +15,7 @@ use crate::owner::Owner;
 use crate::payload::Payload;
 use crate::record::{History, Holder, Record, WorkRecord, WorkStatus};
 use crate::time::{Timestamp, Ttl};
-use crate::token::Token;
+use crate::token::{Fence, Token};
 use crate::view::{Damage, Edit, Entry, Grant, Key, Transition, View};
 
 /// What a work claim asks for.
@@ -39,7 +39,13 @@ impl WorkClaim {
 }
 
 /// Grants the item if it is new, or leased and run out.
+///
+/// # Panics
+/// If the view is not of exactly this item: an engine that passes it is broken.
 pub fn claim_work(view: &View, request: &WorkClaim) -> Result<Transition, WorkClaimRefused> {
+    let id = request.id();
+    assert!(view.entries.iter().all(|(key, _)| *key == Key::work(id)), "a view of this item");
+    let mut above = view.highest_fence();
     let history = match entry(view) {
         Seen::Vacant => History::first(),
         Seen::Damaged(damage) => return Err(WorkClaimRefused::Damaged(damage)),
@@ -52,16 +58,17 @@ pub fn claim_work(view: &View, request: &WorkClaim) -> Result<Transition, WorkCl
                     return Err(WorkClaimRefused::Leased(holding()));
                 }
                 WorkStatus::Leased => {
+                    // Another program counts generations by itself; the next must rise above its.
+                    above = above.max(Fence(old.generation));
                     old.history.taken_over(&old.holder.owner, request.owner.as_str())
                 }
             }
         }
     };
-    let id = request.id();
     let (updated, writer) = (view.moment.wall, view.writer.clone());
     let (owner, worker) = (request.owner.to_shared(), request.worker);
     let (payload, ttl) = (request.payload.clone(), request.ttl);
-    Ok(Transition::Grant(Grant::new(view.highest_fence(), move |token| {
+    Ok(Transition::Grant(Grant::new(above, move |token| {
         let holder = Holder {
             owner,
             worker,
