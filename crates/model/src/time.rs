@@ -46,7 +46,10 @@ impl Timestamp {
     /// This moment plus `ttl`: the first moment at which a lease renewed now is expired.
     #[must_use]
     pub fn after(self, ttl: Ttl) -> Self {
-        Self((self.0 + ttl.seconds()).min(Self::MAX_SECONDS))
+        let sum = self.0 + ttl.seconds();
+        // Where the sum was rounded down, a lease would still be active at it.
+        let expired = if sum - self.0 < ttl.seconds() { sum.next_up() } else { sum };
+        Self(expired.min(Self::MAX_SECONDS))
     }
 }
 
