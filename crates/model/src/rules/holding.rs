@@ -59,7 +59,8 @@ impl fmt::Display for Holding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "held by {:?} (worker {}", self.owner, self.worker)?;
         if let Some(host) = &self.host {
-            write!(f, ", host {host}")?;
+            // From a record that anybody may have written: no control character reaches a terminal.
+            write!(f, ", host {}", host.escape_debug())?;
         }
         if let Some(pid) = self.pid {
             write!(f, ", pid {pid}")?;
