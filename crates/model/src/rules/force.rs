@@ -11,13 +11,16 @@ use crate::view::{Audit, Edit, Key, Transition, View};
 /// Removes every member whose token is exactly `token`, whoever holds it, and leaves an audit line.
 ///
 /// For a damaged record the token is the digest of its bytes, as `show` and `check` print it, so an
-/// operator removes only what was looked at.
+/// operator removes only what was looked at. The reason must not be blank.
 pub fn force_release(
     view: &View,
     group: &TargetGroup,
     token: &Token,
     reason: &str,
 ) -> Result<Transition, ForceRefused> {
+    if reason.trim().is_empty() {
+        return Err(ForceRefused::NoReason);
+    }
     let mut edits = Vec::with_capacity(group.len());
     let mut vacant = 0;
     let mut wrong = Vec::new();
@@ -83,6 +86,9 @@ fn audit_line(
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ForceRefused {
+    /// The reason is blank; the audit line would say nothing.
+    #[error("a reason is needed: it is kept in the audit log")]
+    NoReason,
     /// No member is held at all.
     #[error("not held: there is nothing to release")]
     NotHeld,
