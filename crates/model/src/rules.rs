@@ -7,6 +7,9 @@
 //! 5. A committing work item is never taken over by time.
 //!
 //! Every rule looks at all members before it answers, so a refusal names everything in the way.
+//!
+//! [`View`]: crate::View
+//! [`Transition`]: crate::Transition
 
 mod force;
 mod holding;
