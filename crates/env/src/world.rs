@@ -30,6 +30,8 @@ pub struct HostIdentity {
     pub name: Arc<str>,
     /// The kernel's identity of this boot; absent where the kernel does not tell.
     pub boot: Option<Arc<str>>,
+    /// The user this process acts as.
+    pub uid: u32,
 }
 
 impl World {
@@ -78,7 +80,7 @@ impl HostIdentity {
             }
             _ => None,
         };
-        Self { name, boot }
+        Self { name, boot, uid: rustix::process::geteuid().as_raw() }
     }
 }
 

@@ -1,0 +1,48 @@
+//! The log of force-releases: one JSON line each, durable before the release.
+//!
+//! A release that then fails and is undone takes its line back; after a crash in between, the line
+//! stands for a release that may not have happened, never the other way round.
+
+use ringfence_engine::{Failure, StorageError};
+use ringfence_env::{Deadline, FileLock, LockMode, OpenWrite, World, steps};
+use ringfence_model::Audit;
+
+use crate::layout::{FILE_MODE, Layout};
+use crate::locks;
+
+/// A line that is durable; the log stays locked until this is dropped.
+#[derive(Debug)]
+pub struct AuditMark {
+    before: u64,
+    _lock: FileLock,
+}
+
+/// Appends a line durably.
+pub fn append(
+    world: &World,
+    layout: &Layout,
+    line: &Audit,
+    deadline: Deadline,
+) -> Result<AuditMark, Failure> {
+    let path = layout.audit();
+    let lock = locks::acquire(world, &path.with_extension("lock"), LockMode::Exclusive, deadline)?;
+    let fail = |source| Failure::Untouched(StorageError::new("append to", path.display(), source));
+    let mut file = world.fs.open_write(&path, OpenWrite::Append, FILE_MODE).map_err(fail)?;
+    let before = file.stat().map_err(fail)?.len;
+    let written = steps::write_all(&mut *file, format!("{}\n", line.0).as_bytes())
+        .and_then(|()| file.sync())
+        .and_then(|()| world.fs.sync_dir(layout.root()));
+    if let Err(source) = written {
+        let _ = file.set_len(before);
+        return Err(fail(source));
+    }
+    Ok(AuditMark { before, _lock: lock })
+}
+
+/// Takes a line back, durably.
+pub fn take_back(world: &World, layout: &Layout, mark: &AuditMark) -> Result<(), StorageError> {
+    let path = layout.audit();
+    let fail = |source| StorageError::new("take a line back from", path.display(), source);
+    let file = world.fs.open_write(&path, OpenWrite::Append, FILE_MODE).map_err(fail)?;
+    file.set_len(mark.before).and_then(|()| file.sync()).map_err(fail)
+}

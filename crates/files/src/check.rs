@@ -1,0 +1,211 @@
+//! Looking a whole table over, and clearing away what nobody uses.
+//!
+//! Checking only reads. Repair takes the gate alone, so no operation of Ringfence is under way; it
+//! removes stale temporaries and lock files that stand beside no record. *Other programs do not
+//! know the gate*: while one of them is using the table, removing a lock file that it has open would
+//! let it and a newcomer each hold "the" lock. That is why repair is only done when asked for.
+//! Damaged records are reported, never touched.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ringfence_engine::{Failure, StorageError};
+use ringfence_env::{LockMode, Name};
+use ringfence_model::{Entry, Key, Space};
+
+use crate::engine::FilesEngine;
+use crate::layout::NameKind;
+use crate::{locks, read};
+
+/// What a check found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckReport {
+    /// Valid records.
+    pub records: usize,
+    /// Lock files, which stay behind for every target ever touched.
+    pub lock_files: usize,
+    /// Lock files that stand beside no record.
+    pub idle_lock_files: usize,
+    /// What somebody should look at.
+    pub findings: Vec<Finding>,
+    /// Removed by repair.
+    pub removed: Vec<PathBuf>,
+}
+
+/// Something that somebody should look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Finding {
+    /// A record that is held because it is no valid record.
+    Damaged {
+        /// Its path.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+        /// The token with which force-release removes exactly this.
+        token: String,
+    },
+    /// A record in a shard where no operation looks for it.
+    Misplaced(PathBuf),
+    /// A temporary; stale unless its writer is at work at this moment.
+    Temporary(PathBuf),
+    /// A name that is none of ours.
+    Stray(PathBuf),
+    /// The fence counter cannot be read: no grant is possible.
+    FenceCounter(String),
+}
+
+const GATE_PATIENCE: Duration = Duration::from_secs(30);
+
+impl FilesEngine {
+    /// Looks at every name of the table. Writes nothing.
+    pub fn check(&self) -> Result<CheckReport, CheckError> {
+        let mut report = CheckReport::default();
+        self.walk(&mut report, false)?;
+        Ok(report)
+    }
+
+    /// The same, and removes stale temporaries and idle lock files.
+    pub fn repair(&self) -> Result<CheckReport, CheckError> {
+        let deadline = self.world.clock.deadline(GATE_PATIENCE);
+        let _gate =
+            locks::acquire(&self.world, &self.layout.gate(), LockMode::Exclusive, deadline)?;
+        let mut report = CheckReport::default();
+        self.walk(&mut report, true)?;
+        Ok(report)
+    }
+
+    fn walk(&self, report: &mut CheckReport, repair: bool) -> Result<(), CheckError> {
+        let root = self.layout.root();
+        for name in self.names(root)? {
+            if matches!(name.name.to_str().map(NameKind::of), Some(NameKind::Temp)) {
+                self.temporary(root.join(&name.name), report, repair)?;
+            }
+        }
+        if let Err(error) = self.fence_limit() {
+            report.findings.push(Finding::FenceCounter(error.to_string()));
+        }
+        for space in [Space::Targets, Space::Work] {
+            for shard in self.layout.shard_count(space).shards() {
+                let dir = self.layout.shard_dir(space, shard);
+                for name in self.names(&dir)? {
+                    self.name(space, &dir, &name, report, repair)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn name(
+        &self,
+        space: Space,
+        dir: &Path,
+        name: &Name,
+        report: &mut CheckReport,
+        repair: bool,
+    ) -> Result<(), CheckError> {
+        let path = dir.join(&name.name);
+        match name.name.to_str().map_or(NameKind::Stray, NameKind::of) {
+            NameKind::Record(id) => {
+                let key = Key { space, id };
+                if self.layout.record(key).dir != dir {
+                    report.findings.push(Finding::Misplaced(path));
+                    return Ok(());
+                }
+                match read::stored(&*self.world.fs, key, &path)?.entry {
+                    Entry::Vacant => {}
+                    Entry::Present(_) => report.records += 1,
+                    Entry::Damaged(damage) => report.findings.push(Finding::Damaged {
+                        path,
+                        reason: damage.reason,
+                        token: damage.digest.to_string(),
+                    }),
+                }
+            }
+            NameKind::Lock(id) => {
+                report.lock_files += 1;
+                let record = dir.join(format!("{id}.json"));
+                if self.is_absent(&record)? {
+                    report.idle_lock_files += 1;
+                    if repair && self.remove_idle_lock(&path, &record)? {
+                        report.lock_files -= 1;
+                        report.idle_lock_files -= 1;
+                        report.removed.push(path);
+                    }
+                }
+            }
+            NameKind::Temp => self.temporary(path, report, repair)?,
+            NameKind::Stray => report.findings.push(Finding::Stray(path)),
+        }
+        Ok(())
+    }
+
+    fn temporary(
+        &self,
+        path: PathBuf,
+        report: &mut CheckReport,
+        repair: bool,
+    ) -> Result<(), CheckError> {
+        let is_file =
+            self.world.fs.stat(&path).is_ok_and(|stat| stat.kind == ringfence_env::FileKind::File);
+        if repair && is_file {
+            let fail = |source| StorageError::new("remove", path.display(), source);
+            self.world.fs.unlink(&path).map_err(fail)?;
+            report.removed.push(path);
+        } else {
+            report.findings.push(Finding::Temporary(path));
+        }
+        Ok(())
+    }
+
+    /// Removes a lock file that nobody holds and that stands beside no record.
+    fn remove_idle_lock(&self, lock: &Path, record: &Path) -> Result<bool, CheckError> {
+        let fail = |source| StorageError::new("remove", lock.display(), source);
+        let fd = match self.world.fs.open_lock(lock, false, 0) {
+            Ok(fd) => fd,
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(false),
+            Err(error) => return Err(fail(error).into()),
+        };
+        if !fd.try_lock(LockMode::Exclusive).map_err(fail)? {
+            return Ok(false);
+        }
+        let idle = self.is_absent(record)?;
+        if idle {
+            self.world.fs.unlink(lock).map_err(fail)?;
+        }
+        fd.unlock().map_err(fail)?;
+        Ok(idle)
+    }
+
+    fn is_absent(&self, path: &Path) -> Result<bool, StorageError> {
+        match self.world.fs.stat(path) {
+            Ok(_) => Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+            Err(source) => Err(StorageError::new("stat", path.display(), source)),
+        }
+    }
+
+    fn names(&self, dir: &Path) -> Result<Vec<Name>, StorageError> {
+        match self.world.fs.list(dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            other => other.map_err(|source| StorageError::new("list", dir.display(), source)),
+        }
+    }
+
+    fn fence_limit(&self) -> Result<u64, StorageError> {
+        crate::fence::FenceCounter::new(&self.layout).limit(&self.world)
+    }
+}
+
+/// Why a table could not be checked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckError {
+    /// The operating system refused.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// The gate was not to be had: operations are under way.
+    #[error("the table is in use: {0}")]
+    Gate(#[from] Failure),
+}

@@ -1,0 +1,319 @@
+//! The engine: phase A here, phases B and C in [`crate::mutate`].
+
+use std::path::{Path, PathBuf};
+
+use ringfence_engine::{
+    Decide, DecideEach, Done, EachReport, Engine, EngineInfo, Failure, Outcome, Request, Scan,
+    StorageError, UnitOutcome,
+};
+use ringfence_env::{Deadline, OpenWrite, World};
+use ringfence_model::{
+    Audit, BootMoment, Edit, Entry, FencingToken, Key, Moment, Space, Timestamp, Transition, View,
+    Writer, WriterBoot,
+};
+
+use crate::audit;
+use crate::batch::DirectorySyncBatch;
+use crate::fence::FenceCounter;
+use crate::layout::{FILE_MODE, Layout, RecordPaths};
+use crate::locks::{self, GroupLocks};
+use crate::meta::TableMeta;
+use crate::mutate::{self, Applied, Step};
+use crate::open::Tuning;
+use crate::read::{self, Before};
+use crate::scan;
+
+/// A table on a directory. Cheap to clone; every clone and every process may use it at once.
+#[derive(Clone, Debug)]
+pub struct FilesEngine {
+    pub(crate) world: World,
+    pub(crate) layout: Layout,
+    pub(crate) meta: TableMeta,
+    pub(crate) tuning: Tuning,
+    pub(crate) read_only: bool,
+}
+
+/// One record under its lock.
+struct Member {
+    key: Key,
+    paths: RecordPaths,
+    before: Before,
+}
+
+/// A transition, ready to be applied: every line is serialised, nothing is written.
+struct Prepared {
+    changes: Vec<(usize, Option<String>)>,
+    audit: Option<Audit>,
+    token: Option<FencingToken>,
+}
+
+impl Engine for FilesEngine {
+    fn info(&self) -> EngineInfo {
+        EngineInfo {
+            name: "files",
+            location: self.layout.root().display().to_string(),
+            table: self.meta.table.to_string(),
+            default_ttl: self.meta.ttl,
+            shards: self.meta.shards.get(),
+        }
+    }
+
+    fn transact(&self, request: &Request<'_>, decide: &mut Decide<'_>) -> Result<Outcome, Failure> {
+        let deadline = self.world.clock.deadline(request.patience);
+        let (_locks, members, view) = self.enter(request, deadline)?;
+        let Some(transition) = decide(&view) else { return Ok(Outcome::Refused) };
+        let prepared = self.prepare(&members, transition, deadline)?;
+        let steps = steps(&members, prepared.changes);
+        let mark = match &prepared.audit {
+            None => None,
+            Some(line) => Some(audit::append(&self.world, &self.layout, line, deadline)?),
+        };
+        let barriers = self.commit(&steps).map_err(|failure| match mark {
+            Some(mark) if failure.restored() => self.take_back(failure, &mark),
+            _ => failure,
+        })?;
+        Ok(Outcome::Done(Done { token: prepared.token, barriers }))
+    }
+
+    fn transact_each(&self, units: &[Request<'_>], decide: &mut DecideEach<'_>) -> EachReport {
+        let mut order: Vec<usize> = (0..units.len()).collect();
+        order.sort_by_key(|&index| {
+            let key = units.get(index).and_then(|unit| unit.keys.first()).copied();
+            key.map(|key| (key.space, self.layout.shard(key), key.id))
+        });
+        let mut outcomes: Vec<UnitOutcome> = units.iter().map(|_| UnitOutcome::NotBegun).collect();
+        let mut batch = DirectorySyncBatch::new(&*self.world.fs, self.tuning.barriers);
+        for index in order {
+            let (Some(unit), Some(slot)) = (units.get(index), outcomes.get_mut(index)) else {
+                continue;
+            };
+            *slot = self.one_of_each(unit, &mut |view| decide(index, view), &mut batch);
+            let goes_on =
+                !matches!(slot, UnitOutcome::Failed(failure) if failure.storage().is_some());
+            if !goes_on {
+                break;
+            }
+        }
+        match batch.flush() {
+            Ok(barriers) => EachReport { units: outcomes, barriers },
+            Err(error) => {
+                EachReport { units: self.none_acknowledged(units, outcomes, &error), barriers: 0 }
+            }
+        }
+    }
+
+    fn view(&self, keys: &[Key], now: Option<Timestamp>) -> Result<View, StorageError> {
+        let mut entries = Vec::with_capacity(keys.len());
+        for &key in keys {
+            let path = self.layout.record(key).record;
+            entries.push((key, read::stored(&*self.world.fs, key, &path)?.entry));
+        }
+        let moment = self.moment(now);
+        Ok(View { writer: self.writer(now, &moment), moment, default_ttl: self.meta.ttl, entries })
+    }
+
+    fn scan(&self, space: Space, now: Option<Timestamp>) -> Result<Scan, StorageError> {
+        let (entries, consistent) = scan::table(&*self.world.fs, &self.layout, space)?;
+        let moment = self.moment(now);
+        Ok(Scan { moment, default_ttl: self.meta.ttl, entries, consistent })
+    }
+}
+
+impl FilesEngine {
+    /// The table's directory.
+    pub fn root(&self) -> &Path {
+        self.layout.root()
+    }
+
+    /// What the table is.
+    pub fn meta(&self) -> &TableMeta {
+        &self.meta
+    }
+
+    /// Phase A up to the view: every lock, then every record, then the moment.
+    fn enter(
+        &self,
+        request: &Request<'_>,
+        deadline: Deadline,
+    ) -> Result<(GroupLocks, Vec<Member>, View), Failure> {
+        assert!(request.keys.is_sorted_by(|a, b| a < b), "keys strictly ascending");
+        assert!(!request.keys.is_empty(), "at least one key");
+        if self.read_only {
+            let why = std::io::Error::from(std::io::ErrorKind::ReadOnlyFilesystem);
+            let root = self.layout.root().display();
+            let error =
+                StorageError::new("change a table that was opened for reading at", root, why);
+            return Err(Failure::Untouched(error));
+        }
+        let paths: Vec<RecordPaths> =
+            request.keys.iter().map(|&key| self.layout.record(key)).collect();
+        let locks = locks::lock_all(&self.world, &self.layout, &paths, deadline)?;
+        let mut members = Vec::with_capacity(paths.len());
+        let mut entries = Vec::with_capacity(paths.len());
+        for (&key, paths) in request.keys.iter().zip(paths) {
+            let stored =
+                read::stored(&*self.world.fs, key, &paths.record).map_err(Failure::Untouched)?;
+            entries.push((key, stored.entry));
+            members.push(Member { key, paths, before: stored.before });
+        }
+        let mut moment = self.moment(request.now);
+        self.ask_store(&mut moment, &entries, &members).map_err(Failure::Untouched)?;
+        let writer = self.writer(request.now, &moment);
+        Ok((locks, members, View { moment, writer, default_ttl: self.meta.ttl, entries }))
+    }
+
+    /// Phase A from the decision on: issues the token and serialises every record.
+    fn prepare(
+        &self,
+        members: &[Member],
+        transition: Transition,
+        deadline: Deadline,
+    ) -> Result<Prepared, Failure> {
+        let (edits, audit, token) = match transition {
+            Transition::Edits { edits, audit } => (edits, audit, None),
+            Transition::Grant(grant) => {
+                let nonce = self.world.entropy.nonce().map_err(|source| {
+                    Failure::Untouched(StorageError::new("draw", "a token", source))
+                })?;
+                let counter = FenceCounter::new(&self.layout);
+                let fence = counter.next(&self.world, grant.above, deadline)?;
+                let token = FencingToken::new(fence, nonce);
+                (grant.under(token), None, Some(token))
+            }
+        };
+        let line = |Edit { key, to }: Edit| {
+            let Ok(index) = members.binary_search_by_key(&key, |member| member.key) else {
+                unreachable!("an edit of {key:?}, which is not in the request")
+            };
+            (index, to.map(|record| record.to_line()))
+        };
+        Ok(Prepared { changes: edits.into_iter().map(line).collect(), audit, token })
+    }
+
+    /// Phases B and C.
+    fn commit(&self, steps: &[Step<'_>]) -> Result<u64, Failure> {
+        let mut batch = DirectorySyncBatch::new(&*self.world.fs, self.tuning.barriers);
+        let applied = mutate::apply(&self.world, self.tuning, steps, &mut batch)?;
+        batch.flush().map_err(|error| applied.undo(error))
+    }
+
+    fn take_back(&self, failure: Failure, mark: &audit::AuditMark) -> Failure {
+        match audit::take_back(&self.world, &self.layout, mark) {
+            Ok(()) => failure,
+            Err(restore) => {
+                let source = match failure {
+                    Failure::Untouched(error) | Failure::Restored(error) => error,
+                    other => return other,
+                };
+                let members = vec![self.layout.audit().display().to_string()];
+                Failure::Unknown { source, restore, members }
+            }
+        }
+    }
+
+    fn one_of_each(
+        &self,
+        unit: &Request<'_>,
+        decide: &mut Decide<'_>,
+        batch: &mut DirectorySyncBatch<'_>,
+    ) -> UnitOutcome {
+        let deadline = self.world.clock.deadline(unit.patience);
+        let mut run = || {
+            let (_locks, members, view) = self.enter(unit, deadline)?;
+            let Some(transition) = decide(&view) else { return Ok(UnitOutcome::Refused) };
+            let prepared = self.prepare(&members, transition, deadline)?;
+            assert!(prepared.audit.is_none(), "a batch leaves no audit line");
+            let steps = steps(&members, prepared.changes);
+            // Durable at the end of the batch; the locks may go before that, because nothing is
+            // acknowledged until then.
+            let _: Applied<'_> = mutate::apply(&self.world, self.tuning, &steps, batch)?;
+            Ok(UnitOutcome::Done(prepared.token))
+        };
+        run().unwrap_or_else(UnitOutcome::Failed)
+    }
+
+    /// What became of the units of a batch whose barrier failed: no written one is acknowledged.
+    fn none_acknowledged(
+        &self,
+        units: &[Request<'_>],
+        outcomes: Vec<UnitOutcome>,
+        error: &StorageError,
+    ) -> Vec<UnitOutcome> {
+        let again = || {
+            let source = match error.source.raw_os_error() {
+                Some(errno) => std::io::Error::from_raw_os_error(errno),
+                None => std::io::Error::new(error.source.kind(), error.source.to_string()),
+            };
+            StorageError::new(error.operation, &error.location, source)
+        };
+        let unknown = |(outcome, unit): (UnitOutcome, &Request<'_>)| match outcome {
+            UnitOutcome::Done(_) => {
+                let name = |&key: &Key| self.layout.record(key).record.display().to_string();
+                let members = unit.keys.iter().map(name).collect();
+                UnitOutcome::Failed(Failure::Unknown { source: again(), restore: again(), members })
+            }
+            other => other,
+        };
+        outcomes.into_iter().zip(units).map(unknown).collect()
+    }
+
+    /// The moment by every clock of this host, or the caller's own.
+    pub(crate) fn moment(&self, now: Option<Timestamp>) -> Moment {
+        if let Some(now) = now {
+            return Moment::given(now);
+        }
+        let clock = &self.world.clock;
+        let boot =
+            self.world.host.boot.as_ref().map(|boot| BootMoment {
+                boot: boot.clone(),
+                seconds: clock.boottime().as_secs_f64(),
+            });
+        Moment { wall: Timestamp::from_unix(clock.wall()), boot, store: None }
+    }
+
+    fn writer(&self, now: Option<Timestamp>, moment: &Moment) -> Writer {
+        let boot = moment.boot.as_ref().filter(|_| now.is_none());
+        Writer {
+            host: self.world.host.name.clone(),
+            pid: std::process::id(),
+            boot: boot.map(|boot| WriterBoot { boot: boot.boot.clone(), seconds: boot.seconds }),
+        }
+    }
+
+    /// Asks the store's own clock, by the time stamp of a new file, when nothing else could tell
+    /// that a record of another boot or host has really run out.
+    fn ask_store(
+        &self,
+        moment: &mut Moment,
+        entries: &[(Key, Entry)],
+        members: &[Member],
+    ) -> Result<(), StorageError> {
+        let doubtful = entries.iter().zip(members).find(|((_, entry), _)| match entry {
+            Entry::Present(record) => record.holder().needs_store_clock(moment, self.meta.ttl),
+            _ => false,
+        });
+        let Some((_, member)) = doubtful else { return Ok(()) };
+        let fail =
+            |source| StorageError::new("ask the clock of", member.paths.dir.display(), source);
+        let name = self.world.unique().map_err(fail)?;
+        let path: PathBuf = member.paths.dir.join(format!("clock.{name}.tmp"));
+        let file =
+            self.world.fs.open_write(&path, OpenWrite::CreateNew, FILE_MODE).map_err(fail)?;
+        let stat = file.stat();
+        self.world.fs.unlink(&path).map_err(fail)?;
+        // Kernels stamp files with a clock that ticks every few milliseconds; a stamp that is
+        // unusable is no evidence.
+        moment.store = Timestamp::from_seconds(stat.map_err(fail)?.modified).ok();
+        Ok(())
+    }
+}
+
+fn steps(members: &[Member], changes: Vec<(usize, Option<String>)>) -> Vec<Step<'_>> {
+    changes
+        .into_iter()
+        .filter_map(|(index, to)| {
+            let member = members.get(index)?;
+            Some(Step { paths: &member.paths, before: &member.before, to })
+        })
+        .collect()
+}

@@ -1,0 +1,95 @@
+//! The locks of one transaction.
+//!
+//! M1. Every lock is taken in id order and given up in reverse order, so that overlapping groups
+//!     wait for each other but never in a circle.
+//!
+//! The gate comes first: every operation of Ringfence shares it, and repair, which removes lock
+//! files, takes it alone. Other programs of this line do not know the gate.
+
+use std::io;
+use std::path::Path;
+
+use ringfence_engine::{Failure, StorageError};
+use ringfence_env::{Deadline, FileKind, FileLock, LockError, LockMode, World, steps};
+
+use crate::layout::{DIR_MODE, FILE_MODE, Layout, RecordPaths};
+
+/// The locks on the members of one transaction.
+#[must_use = "locks that are dropped are released"]
+#[derive(Debug)]
+pub struct GroupLocks {
+    members: Vec<FileLock>,
+    _gate: FileLock,
+}
+
+impl Drop for GroupLocks {
+    fn drop(&mut self) {
+        while self.members.pop().is_some() {}
+    }
+}
+
+/// Takes the gate (shared) and the lock of every record, in the order given, all by one deadline.
+pub fn lock_all(
+    world: &World,
+    layout: &Layout,
+    records: &[RecordPaths],
+    deadline: Deadline,
+) -> Result<GroupLocks, Failure> {
+    let gate = acquire(world, &layout.gate(), LockMode::Shared, deadline)?;
+    let mut locks = GroupLocks { members: Vec::with_capacity(records.len()), _gate: gate };
+    let mut checked: Vec<&Path> = Vec::new();
+    for paths in records {
+        if !checked.contains(&paths.dir.as_path()) {
+            ensure_dir(world, &paths.dir).map_err(Failure::Untouched)?;
+            checked.push(&paths.dir);
+        }
+        locks.members.push(acquire(world, &paths.lock, LockMode::Exclusive, deadline)?);
+    }
+    Ok(locks)
+}
+
+/// Takes one lock.
+pub fn acquire(
+    world: &World,
+    path: &Path,
+    mode: LockMode,
+    deadline: Deadline,
+) -> Result<FileLock, Failure> {
+    let create = Some(FILE_MODE);
+    FileLock::acquire(&*world.fs, &*world.clock, path, mode, create, deadline).map_err(|error| {
+        match error {
+            LockError::Busy { path, waited } => {
+                Failure::Busy { what: path.display().to_string(), waited }
+            }
+            LockError::NotRegular { path } => Failure::Untouched(StorageError::new(
+                "lock",
+                path.display(),
+                io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"),
+            )),
+            LockError::Io { path, source } => {
+                Failure::Untouched(StorageError::new("lock", path.display(), source))
+            }
+            other => Failure::Untouched(StorageError::new(
+                "lock",
+                path.display(),
+                io::Error::other(other.to_string()),
+            )),
+        }
+    })
+}
+
+/// A shard directory must be a directory of its own; a missing one is made durably.
+fn ensure_dir(world: &World, dir: &Path) -> Result<(), StorageError> {
+    let fail = |source| StorageError::new("use directory", dir.display(), source);
+    match world.fs.stat(dir) {
+        Ok(stat) if stat.kind == FileKind::Dir => Ok(()),
+        Ok(stat) => {
+            let why = format!("it is {}, a shard must be a directory", stat.kind);
+            Err(fail(io::Error::new(io::ErrorKind::InvalidInput, why)))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            steps::durable_mkdir(&*world.fs, dir, DIR_MODE).map_err(fail)
+        }
+        Err(error) => Err(fail(error)),
+    }
+}

@@ -1,0 +1,338 @@
+//! Making a table and opening one.
+//!
+//! O1. A table is described by `table.json`, which is written last, durably, under the gate: a
+//!     directory with a description has everything else.
+//! O2. Nothing of a directory is used unless it is a directory itself, belongs to the user who runs
+//!     this process, and nobody else may write in it.
+//! O3. Nothing is written by a process that has not seen the probe succeed on this host since boot.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ringfence_engine::{Failure, StorageError};
+use ringfence_env::{FileKind, LockMode, World, steps};
+use ringfence_model::{ShardCount, Space, Ttl};
+
+use crate::batch::Barriers;
+use crate::engine::FilesEngine;
+use crate::fence::FenceCounter;
+use crate::layout::{DIR_MODE, FILE_MODE, Layout, NameKind};
+use crate::locks;
+use crate::meta::{MetaError, TableMeta};
+use crate::probe::{self, ProbeError};
+
+/// How a table is made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct InitOptions {
+    /// Shards of the target table.
+    pub shards: ShardCount,
+    /// Shards of the work table.
+    pub work_shards: ShardCount,
+    /// The ttl of claims and records that name none.
+    pub ttl: Ttl,
+}
+
+impl Default for InitOptions {
+    /// 8 target shards, 256 work shards, a ttl of 60 seconds.
+    fn default() -> Self {
+        let valid = "constants in range";
+        #[expect(clippy::expect_used, reason = "constants, covered by a test")]
+        Self {
+            shards: ShardCount::new(8).expect(valid),
+            work_shards: ShardCount::new(256).expect(valid),
+            ttl: Ttl::from_seconds(60.0).expect(valid),
+        }
+    }
+}
+
+/// How an open table works; no setting changes what is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    /// How many file syncs of one group are under way at once; 1 is one after the other.
+    pub sync_width: usize,
+    /// When directories are synced.
+    pub barriers: Barriers,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self { sync_width: 16, barriers: Barriers::Batched }
+    }
+}
+
+const GATE_PATIENCE: Duration = Duration::from_secs(10);
+
+impl FilesEngine {
+    /// Makes a table, or opens the one that is there if it was made alike.
+    ///
+    /// The parent of `root` must exist. `root` may be a table of another program of this line: its
+    /// records must then be placed by the same shard count.
+    pub fn init(world: &World, root: &Path, options: &InitOptions) -> Result<Self, InitError> {
+        let made = match world.fs.mkdir(root, DIR_MODE) {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+            Err(source) => return Err(storage("make", root, source)),
+        };
+        let done = Self::init_in(world, root, options);
+        if made && done.is_err() {
+            // Only if nothing was put there; otherwise it stays to be looked at.
+            let _ = world.fs.unlink(&root.join("gate.lock"));
+            let _ = world.fs.rmdir(root);
+        }
+        done
+    }
+
+    fn init_in(world: &World, root: &Path, options: &InitOptions) -> Result<Self, InitError> {
+        check_root(world, root)?;
+        let parent = root.parent().filter(|parent| *parent != Path::new(""));
+        let parent = parent.unwrap_or(Path::new("."));
+        world.fs.sync_dir(parent).map_err(|source| storage("sync directory", parent, source))?;
+        if let Some(engine) = Self::existing(world, root, options)? {
+            return Ok(engine);
+        }
+        let meta = TableMeta {
+            table: format!("{:032x}", world.entropy.nonce().map_err(|e| storage("name", root, e))?)
+                .into(),
+            shards: options.shards,
+            work_shards: options.work_shards,
+            ttl: options.ttl,
+        };
+        let layout = Layout::new(root, &meta);
+        survey(world, &layout)?;
+        let deadline = world.clock.deadline(GATE_PATIENCE);
+        let gate = locks::acquire(world, &layout.gate(), LockMode::Exclusive, deadline)?;
+        if let Some(engine) = Self::existing(world, root, options)? {
+            return Ok(engine);
+        }
+        probe::ensure(world, root)?;
+        for space in [Space::Targets, Space::Work] {
+            let top = layout.space(space);
+            if top != root {
+                mkdir(world, &top)?;
+            }
+            for shard in layout.shard_count(space).shards() {
+                mkdir(world, &layout.shard_dir(space, shard))?;
+            }
+            world.fs.sync_dir(&top).map_err(|source| storage("sync directory", &top, source))?;
+        }
+        FenceCounter::new(&layout).create(world)?;
+        let path = Layout::meta(root);
+        let name = world.unique().map_err(|source| storage("name", root, source))?;
+        let temp = root.join(format!("table.json.{name}.tmp"));
+        let line = meta.to_line();
+        steps::durable_replace(&*world.fs, &temp, &path, line.as_bytes(), FILE_MODE)
+            .map_err(|source| storage("write", &path, source))?;
+        drop(gate);
+        let (world, tuning) = (world.clone(), Tuning::default());
+        Ok(Self { world, layout, meta, tuning, read_only: false })
+    }
+
+    fn existing(
+        world: &World,
+        root: &Path,
+        options: &InitOptions,
+    ) -> Result<Option<Self>, InitError> {
+        match TableMeta::read(&*world.fs, root) {
+            Err(MetaError::Missing) => Ok(None),
+            Err(error) => Err(error.into()),
+            Ok(meta) => {
+                let same = (meta.shards, meta.work_shards, meta.ttl)
+                    == (options.shards, options.work_shards, options.ttl);
+                if !same {
+                    return Err(InitError::Differs { root: root.to_owned(), meta: Box::new(meta) });
+                }
+                Ok(Some(Self::open(world, root, Tuning::default())?))
+            }
+        }
+    }
+
+    /// Opens a table for every operation.
+    pub fn open(world: &World, root: &Path, tuning: Tuning) -> Result<Self, OpenError> {
+        let engine = Self { tuning, read_only: false, ..Self::open_read_only(world, root)? };
+        probe::ensure(world, root)?;
+        Ok(engine)
+    }
+
+    /// Opens a table for [`view`](ringfence_engine::Engine::view) and
+    /// [`scan`](ringfence_engine::Engine::scan) only. Writes nothing, not even a probe.
+    pub fn open_read_only(world: &World, root: &Path) -> Result<Self, OpenError> {
+        check_root(world, root)?;
+        let meta = match TableMeta::read(&*world.fs, root) {
+            Err(MetaError::Missing) => return Err(OpenError::NotATable { root: root.to_owned() }),
+            other => other?,
+        };
+        let (world, layout) = (world.clone(), Layout::new(root, &meta));
+        Ok(Self { world, layout, meta, tuning: Tuning::default(), read_only: true })
+    }
+}
+
+fn check_root(world: &World, root: &Path) -> Result<(), OpenError> {
+    let refuse = |reason| OpenError::Unsafe { root: root.to_owned(), reason };
+    let stat = world.fs.stat(root).map_err(|source| {
+        if source.kind() == io::ErrorKind::NotFound {
+            OpenError::NotATable { root: root.to_owned() }
+        } else {
+            OpenError::Storage(StorageError::new("stat", root.display(), source))
+        }
+    })?;
+    if stat.kind != FileKind::Dir {
+        return Err(refuse(format!("it is {}, not a directory", stat.kind)));
+    }
+    if stat.uid != world.host.uid {
+        return Err(refuse(format!(
+            "it belongs to user {}, this process acts as user {}",
+            stat.uid, world.host.uid
+        )));
+    }
+    if stat.mode & 0o022 != 0 {
+        return Err(refuse(format!("others may write in it (mode {:o}): chmod go-w", stat.mode)));
+    }
+    Ok(())
+}
+
+fn mkdir(world: &World, dir: &Path) -> Result<(), InitError> {
+    match world.fs.mkdir(dir, DIR_MODE) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let stat = world.fs.stat(dir).map_err(|source| storage("stat", dir, source))?;
+            if stat.kind == FileKind::Dir {
+                Ok(())
+            } else {
+                let why = format!("it is {}, a shard must be a directory", stat.kind);
+                let error = io::Error::new(io::ErrorKind::InvalidInput, why);
+                Err(storage("use directory", dir, error))
+            }
+        }
+        Err(source) => Err(storage("make", dir, source)),
+    }
+}
+
+/// A directory that is to become a table is empty, or a table of another program of this line whose
+/// records are placed by the same shard count.
+fn survey(world: &World, layout: &Layout) -> Result<(), InitError> {
+    let root = layout.root();
+    let list = |dir: &Path| world.fs.list(dir).map_err(|source| storage("list", dir, source));
+    for name in list(root)? {
+        let text = name.name.to_string_lossy().into_owned();
+        let ours = matches!(
+            text.as_str(),
+            "gate.lock"
+                | "fence"
+                | "fence.lock"
+                | "fence.next"
+                | "work"
+                | "probe.json"
+                | "lost+found"
+        ) || text.starts_with(".nfs")
+            || NameKind::of(&text) == NameKind::Temp;
+        let shard = text.len() == 3 && text.bytes().all(|byte| byte.is_ascii_digit());
+        if !ours && !shard {
+            return Err(InitError::NotEmpty { root: root.to_owned(), name: text });
+        }
+        if !shard {
+            continue;
+        }
+        for record in list(&root.join(&text))? {
+            let Some(NameKind::Record(id)) = record.name.to_str().map(NameKind::of) else {
+                continue;
+            };
+            let shards = layout.shard_count(Space::Targets);
+            if id.shard(shards).to_string() != text {
+                let path = root.join(&text).join(&record.name);
+                return Err(InitError::OtherShards { path, shards: shards.get() });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn storage(operation: &'static str, path: &Path, source: io::Error) -> InitError {
+    InitError::Open(OpenError::Storage(StorageError::new(operation, path.display(), source)))
+}
+
+/// Why a table was not opened; nothing in it was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// There is no table.
+    #[error("{} is not a table: make one with `ringfence init`", root.display())]
+    NotATable {
+        /// The directory.
+        root: PathBuf,
+    },
+    /// The description is damaged.
+    #[error(transparent)]
+    Meta(#[from] MetaError),
+    /// Somebody else could change the table.
+    #[error("{} is not safe to use: {reason}", root.display())]
+    Unsafe {
+        /// The directory.
+        root: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// The directory cannot carry the protocol.
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
+    /// The operating system refused.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+}
+
+/// Why a table was not made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InitError {
+    /// As when opening.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// A table is there, made with other options.
+    #[error(
+        "{} is a table already, with {} shards, {} work shards and a ttl of {}: it keeps them",
+        root.display(), meta.shards.get(), meta.work_shards.get(), meta.ttl
+    )]
+    Differs {
+        /// The directory.
+        root: PathBuf,
+        /// What is there.
+        meta: Box<TableMeta>,
+    },
+    /// The directory holds something else.
+    #[error("{} is not empty ({name:?} is in it): name a new directory", root.display())]
+    NotEmpty {
+        /// The directory.
+        root: PathBuf,
+        /// What is in it.
+        name: String,
+    },
+    /// A record of another program is placed by another shard count.
+    #[error("{} is not where {shards} shards would place it: give that table's count", path.display())]
+    OtherShards {
+        /// The record.
+        path: PathBuf,
+        /// The count asked for.
+        shards: u16,
+    },
+    /// A lock or the fence counter failed.
+    #[error(transparent)]
+    Failure(#[from] Failure),
+}
+
+impl From<MetaError> for InitError {
+    fn from(error: MetaError) -> Self {
+        Self::Open(error.into())
+    }
+}
+
+impl From<ProbeError> for InitError {
+    fn from(error: ProbeError) -> Self {
+        Self::Open(error.into())
+    }
+}
+
+impl From<StorageError> for InitError {
+    fn from(error: StorageError) -> Self {
+        Self::Open(error.into())
+    }
+}

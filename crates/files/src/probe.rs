@@ -1,0 +1,301 @@
+//! Can this directory carry the protocol?
+//!
+//! The probe makes one directory of its own inside the given one, tries there every operation that
+//! the protocol rests on, and removes it. An operation that was not tried is `not verified`, never
+//! `works`. Nothing here proves that two *hosts* exclude each other.
+//!
+//! A success is remembered in the table per host and boot, so that a command pays for it once.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ringfence_env::process::ChildLock;
+use ringfence_env::{LockMode, Read, World, steps};
+use ringfence_model::field::Fields;
+use ringfence_model::json;
+
+use crate::layout::{DIR_MODE, FILE_MODE};
+
+/// What a probe tries, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ProbeStep {
+    /// A second process gets a free lock and returns.
+    LockAnswers,
+    /// A second process is excluded while the lock is held.
+    LockExcludes,
+    /// It is admitted once the lock is given up.
+    LockAdmits,
+    /// A file's bytes can be synced.
+    FileSync,
+    /// A directory's names can be synced.
+    DirectorySync,
+    /// A file is replaced within its directory, and the new bytes are read back.
+    Replace,
+    /// A name is removed durably.
+    Unlink,
+    /// Two hosts exclude each other. Never tried by this probe.
+    CrossHostExclusion,
+}
+
+impl fmt::Display for ProbeStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::LockAnswers => "lock-answers",
+            Self::LockExcludes => "lock-excludes",
+            Self::LockAdmits => "lock-admits",
+            Self::FileSync => "file-sync",
+            Self::DirectorySync => "directory-sync",
+            Self::Replace => "replace",
+            Self::Unlink => "unlink",
+            Self::CrossHostExclusion => "cross-host-exclusion",
+        })
+    }
+}
+
+/// What came of one step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Tried and works.
+    Works,
+    /// Tried and does not work.
+    Failed(String),
+    /// Not tried.
+    NotVerified,
+}
+
+/// The result of a probe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// The directory.
+    pub dir: PathBuf,
+    /// The type of the file system there, as the mount table names it.
+    pub mount: String,
+    /// Every step with its verdict.
+    pub steps: BTreeMap<ProbeStep, Verdict>,
+}
+
+impl Probe {
+    /// Whether every operation that the protocol rests on works, on this host.
+    pub fn usable(&self) -> bool {
+        self.first_failure().is_none()
+    }
+
+    fn first_failure(&self) -> Option<(ProbeStep, String)> {
+        self.steps.iter().find_map(|(step, verdict)| match verdict {
+            _ if *step == ProbeStep::CrossHostExclusion => None,
+            Verdict::Works => None,
+            Verdict::Failed(why) => Some((*step, why.clone())),
+            Verdict::NotVerified => Some((*step, "not verified".to_owned())),
+        })
+    }
+}
+
+const CHILD_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Probes a directory. Leaves nothing behind, also when it fails.
+pub fn run(world: &World, dir: &Path) -> Result<Probe, ProbeError> {
+    let fail = |source| ProbeError::Io { dir: dir.to_owned(), source };
+    let mount = world.fs.mount_type(dir).map_err(fail)?;
+    let place = dir.join(format!(".probe-{}.tmp", world.unique().map_err(fail)?));
+    world.fs.mkdir(&place, DIR_MODE).map_err(fail)?;
+    let steps = try_all(world, &place);
+    for name in ["lock", "staged", "file"] {
+        let _ = world.fs.unlink(&place.join(name));
+    }
+    world.fs.rmdir(&place).map_err(fail)?;
+    Ok(Probe { dir: dir.to_owned(), mount, steps })
+}
+
+/// Tries the steps until one fails; the rest stays unverified.
+fn try_all(world: &World, place: &Path) -> BTreeMap<ProbeStep, Verdict> {
+    use ProbeStep as S;
+    let all = [
+        S::LockAnswers,
+        S::LockExcludes,
+        S::LockAdmits,
+        S::FileSync,
+        S::DirectorySync,
+        S::Replace,
+        S::Unlink,
+    ];
+    let mut steps: BTreeMap<_, _> = all.map(|step| (step, Verdict::NotVerified)).into();
+    steps.insert(S::CrossHostExclusion, Verdict::NotVerified);
+    for step in all {
+        let verdict = match try_one(world, place, step) {
+            Ok(None) => Verdict::Works,
+            Ok(Some(why)) => Verdict::Failed(why),
+            Err(error) => Verdict::Failed(error.to_string()),
+        };
+        let goes_on = verdict == Verdict::Works;
+        steps.insert(step, verdict);
+        if !goes_on {
+            break;
+        }
+    }
+    steps
+}
+
+/// `Some` says what is wrong with a call that did not fail by itself.
+fn try_one(world: &World, place: &Path, step: ProbeStep) -> io::Result<Option<String>> {
+    let fs = &*world.fs;
+    let lock = place.join("lock");
+    let (file, staged) = (place.join("file"), place.join("staged"));
+    match step {
+        ProbeStep::LockAnswers => {
+            drop(fs.open_lock(&lock, true, FILE_MODE)?);
+            // The first lock call is made by a process that can be killed if it never returns.
+            expect_child(fs.lock_in_child(&lock, CHILD_PATIENCE)?, ChildLock::Admitted)
+        }
+        ProbeStep::LockExcludes => {
+            let held = fs.open_lock(&lock, false, FILE_MODE)?;
+            if !held.try_lock(LockMode::Exclusive)? {
+                return Ok(Some("a free lock was refused".to_owned()));
+            }
+            let seen = fs.lock_in_child(&lock, CHILD_PATIENCE)?;
+            held.unlock()?;
+            expect_child(seen, ChildLock::Excluded)
+        }
+        ProbeStep::LockAdmits => {
+            let held = fs.open_lock(&lock, false, FILE_MODE)?;
+            let taken = held.try_lock(LockMode::Exclusive)?;
+            drop(held);
+            if !taken {
+                return Ok(Some("a free lock was refused".to_owned()));
+            }
+            expect_child(fs.lock_in_child(&lock, CHILD_PATIENCE)?, ChildLock::Admitted)
+        }
+        ProbeStep::FileSync => steps::stage_synced(fs, &file, b"old", FILE_MODE).map(|()| None),
+        ProbeStep::DirectorySync => fs.sync_dir(place).map(|()| None),
+        ProbeStep::Replace => {
+            steps::durable_replace(fs, &staged, &file, b"new", FILE_MODE)?;
+            match fs.read(&file, 16)? {
+                Read::Bytes(bytes) if bytes == b"new" => Ok(None),
+                _ => Ok(Some("a replaced file read back something else".to_owned())),
+            }
+        }
+        ProbeStep::Unlink => {
+            steps::durable_unlink(fs, &file)?;
+            match fs.stat(&file) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                Ok(_) => Ok(Some("a removed name was still there".to_owned())),
+                Err(error) => Err(error),
+            }
+        }
+        ProbeStep::CrossHostExclusion => Ok(Some("not tried".to_owned())),
+    }
+}
+
+fn expect_child(seen: ChildLock, expected: ChildLock) -> io::Result<Option<String>> {
+    Ok(match seen {
+        _ if seen == expected => None,
+        ChildLock::Admitted => Some("a second process got a lock that was held".to_owned()),
+        ChildLock::Excluded => Some("a second process was refused a free lock".to_owned()),
+        ChildLock::NoAnswer => Some("the lock call did not return".to_owned()),
+        ChildLock::Failed(errno) => return Err(io::Error::from_raw_os_error(errno)),
+    })
+}
+
+/// Probes the table's directory unless this host has seen it succeed since boot.
+pub fn ensure(world: &World, root: &Path) -> Result<(), ProbeError> {
+    let fail = |source| ProbeError::Io { dir: root.to_owned(), source };
+    let mount = world.fs.mount_type(root).map_err(fail)?;
+    let cache = root.join("probe.json");
+    let mut known = read_cache(world, &cache);
+    let mine = world.host.boot.as_ref().map(|boot| (Arc::clone(boot), mount));
+    if mine.is_some() && known.get(&*world.host.name) == mine.as_ref() {
+        return Ok(());
+    }
+    let probe = run(world, root)?;
+    if let Some((step, why)) = probe.first_failure() {
+        return Err(ProbeError::Unsupported {
+            dir: root.to_owned(),
+            mount: probe.mount,
+            step,
+            why,
+        });
+    }
+    if let Some(mine) = mine {
+        known.insert(world.host.name.to_string(), mine);
+        write_cache(world, &cache, &known).map_err(fail)?;
+    }
+    Ok(())
+}
+
+/// Hosts remembered at most; more only means that some of them probe more often.
+const HOSTS: usize = 64;
+
+type Cache = BTreeMap<String, (Arc<str>, String)>;
+
+/// Anything unreadable is no memory: the probe is made again.
+fn read_cache(world: &World, path: &Path) -> Cache {
+    let read = || {
+        let Ok(Read::Bytes(bytes)) = world.fs.read(path, 64 * 1024) else { return None };
+        let hosts = Fields::parse(&bytes).ok()?.take("hosts")?;
+        let hosts = Fields::parse_raw("hosts", &hosts).ok()?.rest();
+        hosts
+            .into_iter()
+            .map(|(host, seen)| {
+                let mut seen = Fields::parse_raw("host", &seen).ok()?;
+                let boot: Arc<str> = seen.required("boot").ok()?;
+                let mount: Arc<str> = seen.required("mount").ok()?;
+                Some((host, (boot, mount.to_string())))
+            })
+            .collect()
+    };
+    read().unwrap_or_default()
+}
+
+fn write_cache(world: &World, path: &Path, known: &Cache) -> io::Result<()> {
+    let quoted = |text: &str| {
+        let mut out = String::new();
+        json::write_string(&mut out, text);
+        out
+    };
+    let first = known.len().saturating_sub(HOSTS);
+    let hosts: BTreeMap<&str, String> = known
+        .iter()
+        .skip(first)
+        .map(|(host, (boot, mount))| {
+            let fields = [("boot", quoted(boot)), ("mount", quoted(mount))];
+            let line = json::object_line(&fields.into_iter().collect());
+            (host.as_str(), line.trim_end().to_owned())
+        })
+        .collect();
+    let hosts = json::object_line(&hosts).trim_end().to_owned();
+    let line = json::object_line(&BTreeMap::from([("hosts", hosts)]));
+    let temp = path.with_file_name(format!("probe.json.{}.tmp", world.unique()?));
+    steps::durable_replace(&*world.fs, &temp, path, line.as_bytes(), FILE_MODE)
+}
+
+/// Why a directory was not probed, or cannot carry the protocol.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProbeError {
+    /// A required operation does not work here.
+    #[error(
+        "{} (a {mount} file system) cannot carry a table: {step}: {why}; use another directory",
+        dir.display()
+    )]
+    Unsupported {
+        /// The directory.
+        dir: PathBuf,
+        /// Its file system.
+        mount: String,
+        /// What does not work.
+        step: ProbeStep,
+        /// Why.
+        why: String,
+    },
+    /// The operating system refused.
+    #[error("cannot probe {}", dir.display())]
+    Io {
+        /// The directory.
+        dir: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}

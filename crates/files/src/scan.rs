@@ -1,0 +1,79 @@
+//! Reading a whole table without excluding anybody.
+//!
+//! The table is read twice; if both readings are the same, byte for byte, everything stood like
+//! that at one instant between them (tokens and times make a record's bytes never recur). Under
+//! constant change the last reading is returned and marked as not consistent.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+use ringfence_engine::StorageError;
+use ringfence_env::Fs;
+use ringfence_model::{Entry, Key, Space};
+
+use crate::layout::{Layout, NameKind};
+use crate::read::{self, Before, Stored};
+
+const READINGS: usize = 8;
+
+/// Every record and every damaged one, and whether all of it stood like this at one instant.
+pub fn table(
+    fs: &dyn Fs,
+    layout: &Layout,
+    space: Space,
+) -> Result<(Vec<(Key, Entry)>, bool), StorageError> {
+    let mut last = reading(fs, layout, space)?;
+    let mut consistent = false;
+    for _ in 1..READINGS {
+        let next = reading(fs, layout, space)?;
+        consistent = same(&last, &next);
+        last = next;
+        if consistent {
+            break;
+        }
+    }
+    Ok((last.into_iter().map(|(key, stored)| (key, stored.entry)).collect(), consistent))
+}
+
+fn same(one: &BTreeMap<Key, Stored>, two: &BTreeMap<Key, Stored>) -> bool {
+    one.len() == two.len()
+        && one.iter().zip(two).all(|((a, x), (b, y))| a == b && x.before == y.before)
+}
+
+fn reading(
+    fs: &dyn Fs,
+    layout: &Layout,
+    space: Space,
+) -> Result<BTreeMap<Key, Stored>, StorageError> {
+    let mut found = BTreeMap::new();
+    for shard in layout.shard_count(space).shards() {
+        let dir = layout.shard_dir(space, shard);
+        for id in records_in(fs, &dir)? {
+            let key = Key { space, id };
+            if layout.shard(key) != shard {
+                // No operation would look for it here; `check` reports it.
+                continue;
+            }
+            let stored = read::stored(fs, key, &layout.record(key).record)?;
+            if stored.before != Before::Absent {
+                found.insert(key, stored);
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn records_in(fs: &dyn Fs, dir: &Path) -> Result<Vec<ringfence_model::RecordId>, StorageError> {
+    match fs.list(dir) {
+        Ok(names) => Ok(names
+            .into_iter()
+            .filter_map(|name| match NameKind::of(name.name.to_str()?) {
+                NameKind::Record(id) => Some(id),
+                _ => None,
+            })
+            .collect()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(source) => Err(StorageError::new("list", dir.display(), source)),
+    }
+}
