@@ -10,11 +10,13 @@
 )]
 
 mod args;
+mod campaign;
 mod packages;
 mod process;
 mod suite;
 mod suites;
 mod tally;
+mod targets;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -44,10 +46,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Task::Test { only } => suite::test(&repo, suites::ALL, only.as_deref()),
-        Task::Campaign(options) => {
-            eprintln!("xtask: nothing here builds {} yet", options.target);
-            ExitCode::FAILURE
-        }
+        Task::Campaign(options) => campaign::campaign(&repo, &options),
     }
 }
 
@@ -59,4 +58,9 @@ fn repository_root() -> PathBuf {
     let package = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
     package.ancestors().nth(2).map_or_else(|| package.clone(), Path::to_path_buf)
+}
+
+/// Where cargo builds to: `CARGO_TARGET_DIR`, or `target` in the clone.
+fn target_dir(repo: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repo.join("target"), |dir| repo.join(dir))
 }

@@ -28,6 +28,9 @@ const GRACE: Duration = Duration::from_secs(2);
 /// How often a child that runs long is reported on.
 const PROGRESS: Duration = Duration::from_secs(30);
 
+/// Held during a run: two at once could not tell what each of them left behind.
+static RUN: Mutex<()> = Mutex::new(());
+
 /// Held while a child is being started, and for good once a signal ends everything.
 static GATE: Mutex<()> = Mutex::new(());
 
@@ -72,8 +75,10 @@ impl Finished {
 
 /// Runs `command` to its end without standard input and returns what it printed.
 ///
-/// While it runs longer than half a minute, a line on standard error tells what it said last.
+/// While it runs longer than half a minute, a line on standard error tells what it said last. Runs
+/// take turns, and every process that descends from this one counts as part of the run.
 pub(crate) fn run(mut command: Command, limits: &Limits) -> Result<Finished, StartError> {
+    let _run = RUN.lock();
     let start_error = |source| StartError { program: program_of(&command), source };
     let (reader, writer) = io::pipe().map_err(start_error)?;
     let writer_again = writer.try_clone().map_err(start_error)?;

@@ -1,5 +1,6 @@
 //! `cargo xtask test`: says what it will do, installs, runs every suite, counts.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
@@ -40,7 +41,7 @@ pub(crate) struct Outcome {
 
 impl Context {
     /// A command that starts in the root of the clone.
-    pub(crate) fn command(&self, program: &str) -> Command {
+    pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         command.current_dir(&self.repo);
         // What cargo told this process of its own package is not meant for others.
