@@ -1,0 +1,189 @@
+//! Claim: the whole group or nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use ringfence_engine::Failure;
+use ringfence_model::rules::{self, ClaimRefused, ClaimRequest};
+use ringfence_model::{Owner, OwnerError, Payload, TargetGroup, Timestamp, Ttl};
+
+use crate::lease::Lease;
+use crate::target_table::{TargetTable, keys};
+use crate::wait::{Patience, Verdict};
+
+/// Who claims, and how.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    owner: Owner,
+    worker: i64,
+    payload: Payload,
+    ttl: Option<Ttl>,
+    wait: Option<Duration>,
+    now: Option<Timestamp>,
+    cancelled: Option<Arc<AtomicBool>>,
+}
+
+impl Claim {
+    /// A claim by `owner`: worker 0, no payload, the table's ttl, no waiting.
+    pub fn by(owner: &str) -> Result<Self, OwnerError> {
+        Ok(Self::by_owner(Owner::new(owner)?))
+    }
+
+    /// The same with a checked name.
+    pub fn by_owner(owner: Owner) -> Self {
+        Self {
+            owner,
+            worker: 0,
+            payload: Payload::empty(),
+            ttl: None,
+            wait: None,
+            now: None,
+            cancelled: None,
+        }
+    }
+
+    /// The caller's number for the worker that will run the job.
+    #[must_use]
+    pub fn worker(self, worker: i64) -> Self {
+        Self { worker, ..self }
+    }
+
+    /// An object to store with every member.
+    #[must_use]
+    pub fn payload(self, payload: Payload) -> Self {
+        Self { payload, ..self }
+    }
+
+    /// How long the lease lasts without a heartbeat. It is stored with the lease: a contender with
+    /// a shorter ttl of its own waits all the same.
+    #[must_use]
+    pub fn ttl(self, ttl: Ttl) -> Self {
+        Self { ttl: Some(ttl), ..self }
+    }
+
+    /// Waits this long in all for the whole group, kernel locks included.
+    #[must_use]
+    pub fn wait(self, wait: Duration) -> Self {
+        Self { wait: Some(wait), ..self }
+    }
+
+    /// Replaces every clock: for tests and for campaigns with their own clock.
+    #[must_use]
+    pub fn now(self, now: Timestamp) -> Self {
+        Self { now: Some(now), ..self }
+    }
+
+    /// Stops waiting soon after the flag is set.
+    #[must_use]
+    pub fn cancelled_by(self, flag: Arc<AtomicBool>) -> Self {
+        Self { cancelled: Some(flag), ..self }
+    }
+}
+
+impl TargetTable {
+    /// Leases every member of `group`, or none.
+    ///
+    /// *Durability:* a lease that is returned survives a power cut. *Refused:* nothing was written.
+    /// *Failure:* see [`Failure`]; only [`Failure::Unknown`] may have granted anything, and what it
+    /// granted expires by itself. The caller must not assume that readers see the members change at
+    /// one instant, nor that waiters are served in order.
+    pub fn claim(&self, group: &TargetGroup, claim: &Claim) -> Result<Lease, ClaimError> {
+        let request = ClaimRequest {
+            group: group.clone(),
+            owner: claim.owner.clone(),
+            worker: claim.worker,
+            payload: claim.payload.clone(),
+            ttl: claim.ttl.unwrap_or(self.engine.info().default_ttl),
+        };
+        let Some(wait) = claim.wait else {
+            return self.claim_once(&request, claim.now, self.patience);
+        };
+        let keys = keys(group);
+        let mut patience = Patience::new(&self.world, wait, claim.cancelled.clone());
+        loop {
+            let refused = match self.claim_once(&request, claim.now, patience.for_one_try()) {
+                Ok(lease) => return Ok(lease),
+                Err(error) if error.is_worth_waiting() => error,
+                Err(error) => return Err(error),
+            };
+            loop {
+                match patience.pause() {
+                    Verdict::Cancelled => return Err(ClaimError::Cancelled),
+                    Verdict::Over => return Err(refused),
+                    Verdict::TryAgain => {}
+                }
+                // Looking costs no lock: a claim is only worth it once nobody is in the way.
+                let in_the_way = self
+                    .engine
+                    .view(&keys, claim.now)
+                    .is_ok_and(|view| rules::claim(&view, &request).is_err());
+                if !in_the_way {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn claim_once(
+        &self,
+        request: &ClaimRequest,
+        now: Option<Timestamp>,
+        patience: Duration,
+    ) -> Result<Lease, ClaimError> {
+        let keys = keys(&request.group);
+        // Read before the engine reads its clocks, so that the lease ends here no later than there.
+        let began = self.world.clock.boottime();
+        let mut updated = None;
+        let done = self.engine.decide(
+            &ringfence_engine::Request { keys: &keys, now, patience },
+            |view| {
+                updated = Some(view.moment.wall);
+                rules::claim(view, request)
+            },
+        )??;
+        let (Some(token), Some(updated)) = (done.token, updated) else {
+            unreachable!("a grant without a token")
+        };
+        let group = request.group.clone();
+        Ok(Lease::new(
+            self.clone(),
+            group,
+            token.into(),
+            token.fence(),
+            request.ttl,
+            updated,
+            began,
+        ))
+    }
+}
+
+/// Why a group was not claimed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClaimError {
+    /// Somebody holds part of it; nothing was written.
+    #[error(transparent)]
+    Refused(#[from] ClaimRefused),
+    /// The wait was cancelled; nothing was written.
+    #[error("the wait for the group was cancelled")]
+    Cancelled,
+    /// It failed; the failure says what was put back.
+    #[error("the claim failed: {0}")]
+    Failed(#[from] Failure),
+}
+
+impl ClaimError {
+    /// Whether the same claim may succeed later without anybody's intervention.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Refused(refused) => refused.damaged.is_empty(),
+            Self::Cancelled => true,
+            Self::Failed(failure) => failure.is_retryable(),
+        }
+    }
+
+    fn is_worth_waiting(&self) -> bool {
+        !matches!(self, Self::Cancelled) && self.is_retryable()
+    }
+}
