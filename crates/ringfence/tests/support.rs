@@ -1,0 +1,105 @@
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ringfence::{InitOptions, Store, TargetGroup, Timestamp, Ttl, World};
+use ringfence_env::Clock;
+use ringfence_env::fault::FaultFs;
+
+/// A store in a directory of its own, with every call countable and breakable.
+pub(crate) struct Bed {
+    _dir: tempfile::TempDir,
+    pub(crate) path: PathBuf,
+    pub(crate) fs: FaultFs,
+    pub(crate) store: Store,
+}
+
+impl Bed {
+    pub(crate) fn new() -> Self {
+        Self::with_world(&World::system())
+    }
+
+    pub(crate) fn with_clock(clock: &FakeClock) -> Self {
+        Self::with_world(&World::system().with_clock(Arc::new(clock.clone())))
+    }
+
+    fn with_world(world: &World) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        Store::init(&path, &InitOptions::default()).unwrap();
+        let fs = FaultFs::new(world.fs.clone());
+        let store = Store::open_in(&world.with_fs(Arc::new(fs.clone())), &path).unwrap();
+        Self { _dir: dir, path, fs, store }
+    }
+
+    /// A second handle on the same store, as another process would have.
+    pub(crate) fn other(&self) -> Store {
+        Store::open(&self.path).unwrap()
+    }
+}
+
+pub(crate) fn group(numbers: &[u64]) -> TargetGroup {
+    TargetGroup::from_numbers(numbers.iter().copied()).unwrap()
+}
+
+pub(crate) fn at(seconds: f64) -> Option<Timestamp> {
+    Some(Timestamp::from_seconds(seconds).unwrap())
+}
+
+pub(crate) fn ttl(seconds: f64) -> Ttl {
+    Ttl::from_seconds(seconds).unwrap()
+}
+
+/// A clock that a test moves; sleeping moves it too, and takes no time.
+#[derive(Clone, Debug)]
+pub(crate) struct FakeClock(Arc<Mutex<Times>>);
+
+#[derive(Debug)]
+struct Times {
+    wall: Duration,
+    boot: Duration,
+    monotonic: Duration,
+}
+
+impl FakeClock {
+    pub(crate) fn new() -> Self {
+        let start = Duration::from_secs(1_000_000);
+        Self(Arc::new(Mutex::new(Times { wall: start, boot: start, monotonic: start })))
+    }
+
+    pub(crate) fn pass(&self, time: Duration) {
+        let mut times = self.0.lock().unwrap();
+        times.wall += time;
+        times.boot += time;
+        times.monotonic += time;
+    }
+
+    /// The machine sleeps: the monotonic clock stands still.
+    pub(crate) fn suspend(&self, time: Duration) {
+        let mut times = self.0.lock().unwrap();
+        times.wall += time;
+        times.boot += time;
+    }
+
+    pub(crate) fn jump_wall(&self, time: Duration) {
+        self.0.lock().unwrap().wall += time;
+    }
+}
+
+impl Clock for FakeClock {
+    fn wall(&self) -> Duration {
+        self.0.lock().unwrap().wall
+    }
+
+    fn boottime(&self) -> Duration {
+        self.0.lock().unwrap().boot
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.0.lock().unwrap().monotonic
+    }
+
+    fn sleep(&self, duration: Duration) {
+        self.pass(duration);
+    }
+}
