@@ -226,6 +226,8 @@ fn b38_a_contender_whose_wall_clock_jumped_ahead_takes_nothing() {
         (1059.0, ("boot-1", 900.0), None, false), // both must agree
         (2800.0, ("boot-2", 1.0), Some(1001.0), false),
         (2800.0, ("boot-2", 1.0), Some(1060.0), true),
+        (2800.0, ("boot-2", 501.0), None, true), // another boot's reading says nothing,
+        (2800.0, ("boot-2", 9000.0), Some(1001.0), false), // neither way
     ] {
         let request = ask("b", [1]);
         let mut view = table.view_of(wall, &request.group);
