@@ -137,7 +137,13 @@ class FakeEngine:
             write_output(request.out_dir, name, changed)
             reaches = any(seen.taken == action.target for seen in self._path(changed))
             outputs.append(
-                {"file": name, "sha256": name, "bytes": len(changed), "reaches": reaches}
+                {
+                    "file": name,
+                    "sha256": name,
+                    "bytes": len(changed),
+                    "reaches": reaches,
+                    "end": End.RETURNED,
+                }
             )
         return {
             "target": action.target,

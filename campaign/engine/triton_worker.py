@@ -118,6 +118,7 @@ class TritonEngine:
                 "sha256": name,
                 "bytes": len(content),
                 "reaches": target in seen.taken,
+                "end": seen.end,
             }
 
     def _follow(self, content: bytes, seen: ConcreteRun, ticker: Ticker) -> SymbolicRun:

@@ -22,7 +22,8 @@ _ENDED = object()
 def lz4_image() -> Path:
     """The lz4 program. Its absence is an error: without it half of the tests would be empty."""
     named = os.environ.get("CAMPAIGN_LZ4_IMAGE")
-    image = Path(named) if named else CAMPAIGN.parent / "target" / "campaign" / "lz4" / "program.elf"
+    usual = CAMPAIGN.parent / "target" / "campaign" / "lz4" / "program.elf"
+    image = Path(named) if named else usual
     if not image.is_file():
         raise FileNotFoundError(
             f"{image}: build it with `cargo xtask test`, or name it in CAMPAIGN_LZ4_IMAGE"

@@ -114,6 +114,7 @@ class Conformance:
                 target = outcome["target"]
                 checked = self.worker.ask("verify", input=str(path), targets=[target])
                 self.assertEqual(checked["reached"], [target] if output["reaches"] else [])
+                self.assertEqual(checked["end"], output["end"])
             if outcome["outcome"] == "sat":
                 self.assertTrue(any(output["reaches"] for output in outcome["outputs"]))
                 confirmed += 1

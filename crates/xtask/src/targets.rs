@@ -124,10 +124,12 @@ fn checked(command: Command) -> Result<String, Error> {
     }
 }
 
+/// The program and its last words, where the meaning is.
 fn label_of(command: &Command) -> String {
     let program = Path::new(command.get_program());
     let mut label = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    for argument in command.get_args().take(3) {
+    let arguments: Vec<_> = command.get_args().collect();
+    for argument in arguments.iter().skip(arguments.len().saturating_sub(3)) {
         label.push(' ');
         label.push_str(&argument.to_string_lossy());
     }
