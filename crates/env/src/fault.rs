@@ -176,6 +176,11 @@ impl Fs for FaultFs {
         self.inner.read(path, max)
     }
 
+    fn read_head(&self, path: &Path, len: usize) -> io::Result<Read> {
+        self.enter(Call::Read, path)?;
+        self.inner.read_head(path, len)
+    }
+
     fn open_write(&self, path: &Path, how: OpenWrite, mode: u32) -> io::Result<Box<dyn WriteFile>> {
         self.enter(Call::OpenWrite, path)?;
         Ok(self.wrap(path, self.inner.open_write(path, how, mode)?))
@@ -247,9 +252,21 @@ impl WriteFile for FaultFile {
         }
     }
 
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        match self.fs.enter(Call::Write, &self.path)? {
+            Some(short) => self.inner.write_at(bytes.get(..short).unwrap_or(bytes), offset),
+            None => self.inner.write_at(bytes, offset),
+        }
+    }
+
     fn sync(&self) -> io::Result<()> {
         self.fs.enter(Call::SyncFile, &self.path)?;
         self.inner.sync()
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.fs.enter(Call::SyncFile, &self.path)?;
+        self.inner.sync_data()
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

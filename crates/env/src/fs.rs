@@ -21,6 +21,10 @@ pub trait Fs: Send + Sync + fmt::Debug {
     /// Reads a whole regular file, at most `max` bytes; anything else is told apart, not opened.
     fn read(&self, path: &Path, max: usize) -> io::Result<Read>;
 
+    /// Reads the first `len` bytes of a regular file, fewer if it is shorter. Not a snapshot while
+    /// somebody writes.
+    fn read_head(&self, path: &Path, len: usize) -> io::Result<Read>;
+
     /// Opens a regular file for writing. New files get exactly the permission bits `mode`.
     fn open_write(&self, path: &Path, how: OpenWrite, mode: u32) -> io::Result<Box<dyn WriteFile>>;
 
@@ -86,8 +90,17 @@ pub trait WriteFile: Send + Sync + fmt::Debug {
     /// Writes at the current position, possibly fewer bytes than given.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
+    /// Writes at `offset`, possibly fewer bytes than given; the current position stays.
+    ///
+    /// Not for files opened with [`OpenWrite::Append`].
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<usize>;
+
     /// Makes the file's bytes durable; its name is not covered. A failure is final.
     fn sync(&self) -> io::Result<()>;
+
+    /// Makes the file's bytes, and its size if that changed, durable; times and permissions are not
+    /// covered. Cheaper than [`WriteFile::sync`] where a file keeps its size. A failure is final.
+    fn sync_data(&self) -> io::Result<()>;
 
     /// Cuts or extends the file.
     fn set_len(&self, len: u64) -> io::Result<()>;

@@ -61,34 +61,51 @@ fn describe(stat: &rustix::fs::Stat) -> Stat {
     }
 }
 
+/// Opens a regular file for reading and tells its size, or tells what else is there.
+fn open_regular(path: &Path) -> io::Result<Result<(File, u64), FileKind>> {
+    // Without NONBLOCK, opening a named pipe would wait for a writer.
+    let fd = match open(path, OFlags::RDONLY | OFlags::NONBLOCK, 0) {
+        Ok(fd) => fd,
+        Err(error) => {
+            let odd = [Errno::LOOP, Errno::NXIO].map(|errno| Some(errno.raw_os_error()));
+            if odd.contains(&error.raw_os_error()) {
+                return Ok(Err(RealFs.stat(path)?.kind));
+            }
+            return Err(error);
+        }
+    };
+    let stat = describe(&rustix::fs::fstat(&fd)?);
+    let regular = stat.kind == FileKind::File;
+    Ok(if regular { Ok((File::from(fd), stat.len)) } else { Err(stat.kind) })
+}
+
 impl Fs for RealFs {
     fn read(&self, path: &Path, max: usize) -> io::Result<Read> {
-        // Without NONBLOCK, opening a named pipe would wait for a writer.
-        let fd = match open(path, OFlags::RDONLY | OFlags::NONBLOCK, 0) {
-            Ok(fd) => fd,
-            Err(error) => {
-                let odd = [Errno::LOOP, Errno::NXIO].map(|errno| Some(errno.raw_os_error()));
-                if odd.contains(&error.raw_os_error()) {
-                    return Ok(Read::NotRegular(self.stat(path)?.kind));
-                }
-                return Err(error);
-            }
-        };
-        let stat = describe(&rustix::fs::fstat(&fd)?);
-        if stat.kind != FileKind::File {
-            return Ok(Read::NotRegular(stat.kind));
-        }
         let limit = u64::try_from(max).unwrap_or(u64::MAX);
-        if stat.len > limit {
-            return Ok(Read::TooLarge(stat.len));
+        match open_regular(path)? {
+            Err(kind) => Ok(Read::NotRegular(kind)),
+            Ok((_, len)) if len > limit => Ok(Read::TooLarge(len)),
+            Ok((file, len)) => {
+                let mut bytes = Vec::with_capacity(usize::try_from(len).unwrap_or(0));
+                // It may grow while it is read.
+                file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+                if bytes.len() > max {
+                    return Ok(Read::TooLarge(bytes.len() as u64));
+                }
+                Ok(Read::Bytes(bytes))
+            }
         }
-        let mut bytes = Vec::with_capacity(usize::try_from(stat.len).unwrap_or(0));
-        // It may grow while it is read.
-        File::from(fd).take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
-        if bytes.len() > max {
-            return Ok(Read::TooLarge(bytes.len() as u64));
+    }
+
+    fn read_head(&self, path: &Path, len: usize) -> io::Result<Read> {
+        match open_regular(path)? {
+            Err(kind) => Ok(Read::NotRegular(kind)),
+            Ok((file, _)) => {
+                let mut bytes = Vec::with_capacity(len);
+                file.take(u64::try_from(len).unwrap_or(u64::MAX)).read_to_end(&mut bytes)?;
+                Ok(Read::Bytes(bytes))
+            }
         }
-        Ok(Read::Bytes(bytes))
     }
 
     fn open_write(&self, path: &Path, how: OpenWrite, mode: u32) -> io::Result<Box<dyn WriteFile>> {
@@ -198,6 +215,15 @@ impl WriteFile for RealFile {
         // `File::sync_all` would retry after EINTR; a sync that did not succeed is final.
         #[expect(clippy::disallowed_methods, reason = "this is the seam")]
         Ok(rustix::fs::fsync(&self.0)?)
+    }
+
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        retry(|| rustix::io::pwrite(&self.0, bytes, offset))
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        #[expect(clippy::disallowed_methods, reason = "this is the seam")]
+        Ok(rustix::fs::fdatasync(&self.0)?)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

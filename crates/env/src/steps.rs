@@ -22,6 +22,19 @@ pub fn write_all(file: &mut dyn WriteFile, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
+/// Writes all of `bytes` at `offset`, however short the single writes are.
+pub fn write_all_at(file: &mut dyn WriteFile, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let written = file.write_at(bytes, offset)?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        bytes = bytes.get(written..).unwrap_or_default();
+        offset += written as u64;
+    }
+    Ok(())
+}
+
 /// Creates the new file `path` with `bytes`, not yet durable. Removes it again on failure.
 pub fn stage(fs: &dyn Fs, path: &Path, bytes: &[u8], mode: u32) -> io::Result<Box<dyn WriteFile>> {
     let mut file = fs.open_write(path, OpenWrite::CreateNew, mode)?;
