@@ -100,7 +100,8 @@ mod tests {
         assert!(!world.host.name.is_empty());
         assert!(world.host.boot.is_some());
         assert_ne!(world.unique().unwrap(), world.unique().unwrap());
-        assert!(world.clock.boottime() >= world.clock.monotonic());
+        let monotonic = world.clock.monotonic();
+        assert!(world.clock.boottime() >= monotonic);
         assert_ne!(world.entropy.nonce().unwrap(), world.entropy.nonce().unwrap());
     }
 }
