@@ -1,8 +1,8 @@
 """The concrete replay: runs one input at emulator speed and says which branches it took.
 
 It knows nothing of symbols, so it is an independent witness: an answer of the solver counts as
-reached only when this replay saw the branch. It is also some hundred times faster than the
-symbolic replay, which makes checking every answer affordable.
+reached only when this replay saw the branch. It is also so much faster than the symbolic replay
+that every answer can be checked.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Measures a worker on real inputs: what a trace and a group of solves cost, and what they find.
+"""Measures a worker on real inputs: what checks, traces and groups of solves cost and find.
 
     python3 measure.py [--group N] FILE.. -- WORKER ARGS..
 
-Every file is traced; then one request solves its first N open branches, open meaning that none of
-the files takes them. Prints one JSON object. CPU seconds are the worker's own, wall time is not
-reported: it says more about the machine's other work.
+Every file is traced and checked; then one request solves its first N open branches, open meaning
+that none of the files takes them. Prints one JSON object. CPU seconds are the worker's own; wall
+time says more about the machine's other work and is not reported.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ class Worker:
 
 
 def measure(worker: Worker, files: list[str], group: int) -> dict[str, Any]:
-    """Runs the two passes over `files`."""
+    """Runs the passes over `files`."""
     hello = worker.ask("hello", protocol=1)
     traces = {file: worker.ask("trace", seed=file) for file in files}
+    checks = [worker.ask("verify", input=file, targets=[]) for file in files]
     failed = {file: answer["error"] for file, answer in traces.items() if not answer["ok"]}
     traced = {file: answer for file, answer in traces.items() if answer["ok"]}
     covered = {target for answer in traced.values() for target in answer["taken"]}
@@ -82,6 +83,7 @@ def measure(worker: Worker, files: list[str], group: int) -> dict[str, Any]:
         "failed": failed,
         "directions_covered": len(covered),
         "open_per_file": _spread(sizes),
+        "check_cpu_s": _spread([answer["cpu_s"] for answer in checks if answer["ok"]]),
         "trace_cpu_s": _spread([answer["cpu_s"] for answer in traced.values()]),
         "solve_cpu_s": _spread(solve_cpu),
         "solver_ms": _spread(solver_ms),
