@@ -100,8 +100,9 @@ impl Fs for RealFs {
     fn read_head(&self, path: &Path, len: usize) -> io::Result<Read> {
         match open_regular(path)? {
             Err(kind) => Ok(Read::NotRegular(kind)),
-            Ok((file, _)) => {
-                let mut bytes = Vec::with_capacity(len);
+            Ok((file, size)) => {
+                let size = usize::try_from(size).unwrap_or(usize::MAX);
+                let mut bytes = Vec::with_capacity(size.min(len));
                 file.take(u64::try_from(len).unwrap_or(u64::MAX)).read_to_end(&mut bytes)?;
                 Ok(Read::Bytes(bytes))
             }
