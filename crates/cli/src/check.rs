@@ -1,0 +1,135 @@
+//! `ringfence check`.
+
+use std::fmt::Write as _;
+
+use ringfence::{CheckError, CheckReport, Finding};
+use serde::Serialize;
+
+use crate::args::{JsonArg, StoreArg};
+use crate::exit::Exit;
+use crate::output::{Complaint, Output};
+use crate::{store, table};
+
+/// Flags of `check`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    store: StoreArg,
+    /// Also removes stale temporaries and idle lock files. Only while no program other than
+    /// Ringfence uses the table: others do not know the gate that keeps us out
+    #[arg(long)]
+    repair: bool,
+    #[command(flatten)]
+    json: JsonArg,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    outcome: &'static str,
+    healthy: bool,
+    records: usize,
+    lock_files: usize,
+    idle_lock_files: usize,
+    findings: Vec<FindingJson>,
+    removed: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct FindingJson {
+    kind: &'static str,
+    location: Option<String>,
+    reason: Option<String>,
+    token: Option<String>,
+}
+
+/// Looks a table over.
+pub(crate) fn run(args: &Args) -> Exit {
+    let out = Output::of(args.json.json);
+    out.finish(check(args, out))
+}
+
+fn check(args: &Args, out: Output) -> Result<Exit, Complaint> {
+    let report = if args.repair {
+        store::open(&args.store.store)?.repair()
+    } else {
+        store::open_read_only(&args.store.store)?.check()
+    };
+    let report = report.map_err(|error| not_checked(&error))?;
+    let findings: Vec<FindingJson> = report.findings.iter().map(FindingJson::of).collect();
+    let healthy = !report.findings.iter().any(needs_an_operator);
+    let answer = Answer {
+        outcome: if args.repair { "repaired" } else { "checked" },
+        healthy,
+        records: report.records,
+        lock_files: report.lock_files,
+        idle_lock_files: report.idle_lock_files,
+        removed: report.removed.iter().map(|path| path.display().to_string()).collect(),
+        findings,
+    };
+    let written = out.answer(&answer, &human(&report, &answer, args.repair));
+    Ok(if healthy || written != Exit::DONE { written } else { Exit::DAMAGED })
+}
+
+/// Why a table was not checked.
+pub(crate) fn not_checked(error: &CheckError) -> Complaint {
+    match error {
+        CheckError::Gate(failure) => store::failed("the repair", failure),
+        CheckError::Storage(error) => store::not_read(error),
+        other => Complaint::new(Exit::FAILED, "failed", other).with("restored", true),
+    }
+}
+
+/// Temporaries and strays stand in nobody's way; the rest does.
+fn needs_an_operator(finding: &Finding) -> bool {
+    !matches!(finding, Finding::Temporary(_) | Finding::Stray(_))
+}
+
+impl FindingJson {
+    fn of(finding: &Finding) -> Self {
+        let at = |kind, path: &std::path::Path| Self {
+            kind,
+            location: Some(path.display().to_string()),
+            reason: None,
+            token: None,
+        };
+        match finding {
+            Finding::Damaged { path, reason, token } => Self {
+                reason: Some(reason.clone()),
+                token: Some(token.clone()),
+                ..at("corrupt", path)
+            },
+            Finding::Misplaced(path) => at("misplaced", path),
+            Finding::Temporary(path) => at("temporary", path),
+            Finding::Stray(path) => at("stray", path),
+            Finding::FenceCounter(reason) => Self {
+                kind: "fence-counter",
+                location: None,
+                reason: Some(reason.clone()),
+                token: None,
+            },
+            _ => Self { kind: "other", location: None, reason: None, token: None },
+        }
+    }
+}
+
+fn human(report: &CheckReport, answer: &Answer, repaired: bool) -> String {
+    let mut text = format!(
+        "{} valid records; {} lock files, of which {} idle\n",
+        report.records, report.lock_files, report.idle_lock_files
+    );
+    for FindingJson { kind, location, reason, token } in &answer.findings {
+        let _ = write!(text, "{kind}");
+        for (word, part) in [("  ", location), ("  ", reason), ("  token ", token)] {
+            if let Some(part) = part {
+                let _ = write!(text, "{word}{}", table::plain(part));
+            }
+        }
+        text.push('\n');
+    }
+    if repaired {
+        let _ = writeln!(text, "{} leftovers removed", report.removed.len());
+    }
+    let healthy = if answer.healthy { "healthy" } else { "an operator is needed: see above" };
+    let _ = writeln!(text, "{healthy}");
+    text
+}

@@ -1,0 +1,126 @@
+//! Examples and exit codes, as `--help` shows them.
+
+pub(crate) const TOP: &str = "\
+Every answer in JSON and every exit code: docs/cli.md. Durations need a unit: 300ms, 2s, 5m, 1h.
+
+Exit codes: 0 done, 64 usage, 65 damaged record, 66 no usable table, 69 directory cannot carry one,
+            75 busy, 79 lost, 80 not held, 125 ringfence failed, 128+N ended by signal N";
+
+pub(crate) const INIT: &str = "\
+Examples:
+  ringfence init /var/tmp/leases
+  ringfence init /var/tmp/leases --shards 16 --ttl 2m
+
+Repeating it with the same options is harmless; a table keeps the options it was made with.
+
+Exit codes: 0 ready, 64 usage, 66 another table or other files are there, 69 the directory cannot
+            carry a table, 125 failed";
+
+pub(crate) const CLAIM: &str = "\
+Examples:
+  ringfence claim /var/tmp/leases --targets 77,88 --owner me
+  ringfence claim /var/tmp/leases --targets 77,88 --owner me --wait 5s --ttl 10m --json
+  ringfence claim /var/tmp/leases --targets 77 --owner me --payload @job.json
+
+Keep the token: heartbeat and release need it. A lease that is not renewed runs out by its ttl.
+INT, TERM and HUP end a wait at once, with nothing held.
+
+Exit codes: 0 granted, 64 usage, 65 a damaged record is in the way, 66 no usable table, 75 busy (held
+            by somebody until the end of the wait), 125 failed, 128+N ended by signal N";
+
+pub(crate) const HEARTBEAT: &str = "\
+Examples:
+  ringfence heartbeat /var/tmp/leases --targets 77,88 --token 00000000000000000001-..
+
+Renew at most a third of the ttl apart. After exit code 79 stop working: somebody else may hold the
+group. After 125 try again before the lease runs out.
+
+Exit codes: 0 renewed, 64 usage, 66 no usable table, 75 the group's kernel locks stayed busy, 79 lost
+            (nothing was changed), 125 failed";
+
+pub(crate) const RELEASE: &str = "\
+Examples:
+  ringfence release /var/tmp/leases --targets 77,88 --token 00000000000000000001-..
+
+Exit codes: 0 released, 64 usage, 66 no usable table, 75 the group's kernel locks stayed busy, 79 the
+            token does not hold the whole group (nothing was removed), 125 failed";
+
+pub(crate) const RUN: &str = "\
+Examples:
+  ringfence run /var/tmp/leases --targets 77,88 --owner me --wait 5s -- ./solve.sh seed.yaml
+
+Exit codes: the command's own (128+N if signal N ended it), 64 usage, 65 a damaged record is in the
+            way, 66 no usable table, 75 busy, 79 the lease was lost, 125 ringfence failed, 126 the
+            command cannot be executed, 127 it was not found";
+
+pub(crate) const LIST: &str = "\
+Examples:
+  ringfence list /var/tmp/leases
+  ringfence list /var/tmp/leases --expired --json
+
+Exit codes: 0 listed, 64 usage, 66 no usable table, 125 failed";
+
+pub(crate) const SHOW: &str = "\
+Examples:
+  ringfence show /var/tmp/leases 77
+  ringfence show /var/tmp/leases 77 --json
+
+Exit codes: 0 shown (also when it is free or damaged), 64 usage, 66 no usable table, 125 failed";
+
+pub(crate) const STATUS: &str = "\
+Examples:
+  ringfence status /var/tmp/leases
+  ringfence status /var/tmp/leases --json
+
+Exit codes: 0 summed up, 64 usage, 66 no usable table, 125 failed";
+
+pub(crate) const CHECK: &str = "\
+Examples:
+  ringfence check /var/tmp/leases
+  ringfence check /var/tmp/leases --repair
+
+A damaged record is never removed by a repair: look at it with `show`, then `force-release` it with
+the token printed here.
+
+Exit codes: 0 healthy (leftovers may be reported), 64 usage, 65 a damaged or misplaced record or a
+            damaged fence counter, 66 no usable table, 75 the table stayed in use, 125 failed";
+
+pub(crate) const PROBE: &str = "\
+Examples:
+  ringfence probe /var/tmp
+  ringfence probe /mnt/shared --json
+
+Exit codes: 0 usable on this host, 64 usage, 69 unsupported, 125 the directory cannot be tried";
+
+pub(crate) const FORCE_RELEASE: &str = "\
+Examples:
+  ringfence force-release /var/tmp/leases --targets 77,88 --token 00000000000000000001-.. \\
+      --reason \"host lost power\"
+  ringfence force-release /var/tmp/leases --targets 99 --token damaged-.. --reason \"disk was full\"
+
+The token is the one that a refusal, `list` or `show` prints. Its holder may still be at work; only
+the fence keeps its results out.
+
+Exit codes: 0 removed, 64 usage, 66 no usable table, 75 the group's kernel locks stayed busy, 79 held
+            under another token (nothing was changed), 80 not held at all, 125 failed";
+
+pub(crate) const RACE: &str = "\
+Examples:
+  ringfence race --rounds 50
+  ringfence race --rounds 50 --json
+
+Exit codes: 0 exactly one winner in every round, 1 not so, 64 usage, 125 failed";
+
+pub(crate) const BENCH: &str = "\
+Examples:
+  ringfence bench
+  ringfence bench --targets 64 --shards 1,8 --rounds 7 --json
+
+Exit codes: 0 measured, 64 usage, 125 failed";
+
+pub(crate) const COMPLETIONS: &str = "\
+Examples:
+  ringfence completions bash > ~/.local/share/bash-completion/completions/ringfence
+  ringfence completions zsh > ~/.zfunc/_ringfence
+
+Exit codes: 0 printed, 64 usage, 125 failed";

@@ -1,0 +1,170 @@
+//! `ringfence status`.
+
+use std::path::Path;
+
+use ringfence::{Finding, LeaseState, Listing, Store, WorkItem, World};
+use ringfence_files::fence::FenceCounter;
+use ringfence_files::layout::Layout;
+use ringfence_files::meta::TableMeta;
+use serde::Serialize;
+
+use crate::answer::WorkJson;
+use crate::args::{JsonArg, NowArg, StoreArg};
+use crate::exit::Exit;
+use crate::output::{Complaint, Output};
+use crate::store;
+
+/// Flags of `status`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    store: StoreArg,
+    #[command(flatten)]
+    now: NowArg,
+    #[command(flatten)]
+    json: JsonArg,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    outcome: &'static str,
+    store: String,
+    table: String,
+    engine: &'static str,
+    mount: Option<String>,
+    shards: u16,
+    work_shards: u16,
+    ttl: f64,
+    fence_limit: Option<u64>,
+    leases: Leases,
+    work: Work,
+    lock_files: usize,
+    idle_lock_files: usize,
+    temporaries: usize,
+    strays: usize,
+    consistent: bool,
+    now: f64,
+}
+
+#[derive(Default, Serialize)]
+struct Leases {
+    active: usize,
+    expired: usize,
+    corrupt: usize,
+}
+
+#[derive(Default, Serialize)]
+struct Work {
+    leased: usize,
+    expired: usize,
+    committing: usize,
+    done: usize,
+    corrupt: usize,
+}
+
+/// Sums a table up.
+pub(crate) fn run(args: &Args) -> Exit {
+    let out = Output::of(args.json.json);
+    out.finish(status(args, out))
+}
+
+fn status(args: &Args, out: Output) -> Result<Exit, Complaint> {
+    let root = &args.store.store;
+    let store = store::open_read_only(root)?;
+    let answer = gather(&store, root, args)?;
+    Ok(out.answer(&answer, &human(&answer)))
+}
+
+fn gather(store: &Store, root: &Path, args: &Args) -> Result<Answer, Complaint> {
+    let read = |error| store::not_read(&error);
+    let listing = store.targets().list(args.now.now).map_err(read)?;
+    let work = store.work().list(args.now.now).map_err(read)?;
+    let check = store.check().map_err(|error| crate::check::not_checked(&error))?;
+    let world = World::system();
+    let meta =
+        TableMeta::read(&*world.fs, root).map_err(|error| store::not_opened(&error.into()))?;
+    let count = |wanted: fn(&Finding) -> bool| check.findings.iter().filter(|f| wanted(f)).count();
+    let info = store.info();
+    Ok(Answer {
+        outcome: "status",
+        store: info.location,
+        table: info.table,
+        engine: info.name,
+        mount: world.fs.mount_type(root).ok(),
+        shards: info.shards,
+        work_shards: meta.work_shards.get(),
+        ttl: info.default_ttl.seconds(),
+        fence_limit: FenceCounter::new(&Layout::new(root, &meta)).limit(&world).ok(),
+        leases: leases(&listing),
+        work: items(&work),
+        lock_files: check.lock_files,
+        idle_lock_files: check.idle_lock_files,
+        temporaries: count(|finding| matches!(finding, Finding::Temporary(_))),
+        strays: count(|finding| matches!(finding, Finding::Stray(_) | Finding::Misplaced(_))),
+        consistent: listing.consistent,
+        now: listing.now.seconds(),
+    })
+}
+
+fn leases(listing: &Listing) -> Leases {
+    let mut counts = Leases::default();
+    for listed in &listing.leases {
+        *match listed.state {
+            LeaseState::Active(_) => &mut counts.active,
+            LeaseState::Expired(_) => &mut counts.expired,
+            LeaseState::Corrupt(_) => &mut counts.corrupt,
+        } += 1;
+    }
+    counts
+}
+
+fn items(work: &[WorkItem]) -> Work {
+    let mut counts = Work::default();
+    for item in work {
+        *match WorkJson::state(item) {
+            "leased" => &mut counts.leased,
+            "expired" => &mut counts.expired,
+            "committing" => &mut counts.committing,
+            "done" => &mut counts.done,
+            _ => &mut counts.corrupt,
+        } += 1;
+    }
+    counts
+}
+
+fn human(answer: &Answer) -> String {
+    let Answer { leases, work, .. } = answer;
+    let mount = answer.mount.as_deref().unwrap_or("unknown");
+    let limit = answer
+        .fence_limit
+        .map_or_else(|| "unreadable: no grant is possible".to_owned(), |limit| limit.to_string());
+    format!(
+        "store        {} ({} on {mount})\n\
+         table        {}\n\
+         shards       {} for targets, {} for work\n\
+         ttl          {} s\n\
+         fence limit  {limit}\n\
+         leases       {} active, {} expired, {} corrupt\n\
+         work         {} leased, {} expired, {} committing, {} done, {} corrupt\n\
+         lock files   {}, of which {} idle\n\
+         leftovers    {} temporaries, {} strays\n",
+        answer.store,
+        answer.engine,
+        answer.table,
+        answer.shards,
+        answer.work_shards,
+        answer.ttl,
+        leases.active,
+        leases.expired,
+        leases.corrupt,
+        work.leased,
+        work.expired,
+        work.committing,
+        work.done,
+        work.corrupt,
+        answer.lock_files,
+        answer.idle_lock_files,
+        answer.temporaries,
+        answer.strays,
+    )
+}

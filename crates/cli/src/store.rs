@@ -1,0 +1,92 @@
+//! Opening a table, and what is said when that fails.
+
+use std::error::Error;
+use std::path::Path;
+
+use ringfence::{Failure, OpenError, ProbeError, StorageError, Store};
+use ringfence_files::meta::MetaError;
+
+use crate::answer::CorruptRecord;
+use crate::exit::Exit;
+use crate::output::Complaint;
+
+/// Opens a table for every operation.
+pub(crate) fn open(path: &Path) -> Result<Store, Complaint> {
+    Store::open(path).map_err(|error| not_opened(&error))
+}
+
+/// Opens a table for reading; nothing in it is written.
+pub(crate) fn open_read_only(path: &Path) -> Result<Store, Complaint> {
+    Store::open_read_only(path).map_err(|error| not_opened(&error))
+}
+
+/// Why a table was not opened.
+pub(crate) fn not_opened(error: &OpenError) -> Complaint {
+    let message = chain(error);
+    match error {
+        OpenError::NotATable { .. } | OpenError::Meta(MetaError::Missing) => {
+            Complaint::new(Exit::NO_TABLE, "no-table", message)
+        }
+        OpenError::Unsafe { .. } => Complaint::new(Exit::NO_TABLE, "unsafe", message),
+        OpenError::Meta(MetaError::Damaged { path, reason }) => {
+            let record = CorruptRecord {
+                target: None,
+                location: path.display().to_string(),
+                reason: reason.clone(),
+                token: None,
+            };
+            Complaint::new(Exit::DAMAGED, "corrupt", message).with("records", [record])
+        }
+        OpenError::Probe(error) => not_probed(error),
+        _ => Complaint::new(Exit::FAILED, "failed", message).with("restored", true),
+    }
+}
+
+/// Why a directory was not probed, or cannot carry a table.
+pub(crate) fn not_probed(error: &ProbeError) -> Complaint {
+    let message = chain(error);
+    match error {
+        ProbeError::Unsupported { .. } => Complaint::new(Exit::UNSUPPORTED, "unsupported", message),
+        _ => Complaint::new(Exit::FAILED, "failed", message).with("restored", true),
+    }
+}
+
+/// A read that failed.
+pub(crate) fn not_read(error: &StorageError) -> Complaint {
+    Complaint::new(Exit::FAILED, "failed", chain(error)).with("restored", true)
+}
+
+/// A call that failed: busy, put back, or unknown. `verb` begins the sentence.
+pub(crate) fn failed(verb: &str, failure: &Failure) -> Complaint {
+    let message = format!("{verb} failed: {}", chain(failure));
+    match failure {
+        Failure::Busy { what, waited } => {
+            let message = format!(
+                "busy: {what} stayed locked by another process for {:.1} s; nothing was changed",
+                waited.as_secs_f64()
+            );
+            Complaint::new(Exit::BUSY, "busy", message)
+                .with("conflicts", [(); 0])
+                .with("locked", what)
+        }
+        Failure::Unknown { members, .. } => Complaint::new(Exit::FAILED, "unknown", message)
+            .with("restored", false)
+            .with("members", members),
+        _ => Complaint::new(Exit::FAILED, "failed", message).with("restored", true),
+    }
+}
+
+/// An error and what caused it, each said once.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let said = cause.to_string();
+        if !text.contains(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        next = cause.source();
+    }
+    text
+}
