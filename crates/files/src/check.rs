@@ -15,6 +15,7 @@ use ringfence_env::{LockMode, Name};
 use ringfence_model::{Entry, Key, Space};
 
 use crate::engine::FilesEngine;
+use crate::intent::{Member, Recovered, Standing, standing_intents};
 use crate::layout::NameKind;
 use crate::{locks, read};
 
@@ -31,6 +32,8 @@ pub struct CheckReport {
     pub findings: Vec<Finding>,
     /// Removed by repair.
     pub removed: Vec<PathBuf>,
+    /// Finished by repair: what dead writers had left.
+    pub recovered: Recovered,
 }
 
 /// Something that somebody should look at.
@@ -52,6 +55,15 @@ pub enum Finding {
     Temporary(PathBuf),
     /// A name that is none of ours.
     Stray(PathBuf),
+    /// An intent that stands: a writer is at work, or died and left it to whoever comes next.
+    Intent {
+        /// Its slot.
+        path: PathBuf,
+        /// The targets' records that it covers.
+        records: Vec<PathBuf>,
+        /// The state it decided on.
+        standing: Standing,
+    },
     /// The fence counter cannot be read: no grant is possible.
     FenceCounter(String),
 }
@@ -66,12 +78,14 @@ impl FilesEngine {
         Ok(report)
     }
 
-    /// The same, and removes stale temporaries and idle lock files.
+    /// The same, finishes what dead writers left, and removes stale temporaries and idle lock files.
     pub fn repair(&self) -> Result<CheckReport, CheckError> {
         let deadline = self.world.clock.deadline(GATE_PATIENCE);
+        // Before the gate, which recovery shares.
+        let recovered = self.recover(None, deadline)?;
         let _gate =
             locks::acquire(&self.world, &self.layout.gate(), LockMode::Exclusive, deadline)?;
-        let mut report = CheckReport::default();
+        let mut report = CheckReport { recovered, ..CheckReport::default() };
         self.walk(&mut report, true)?;
         Ok(report)
     }
@@ -85,6 +99,14 @@ impl FilesEngine {
         }
         if let Err(error) = self.fence_limit() {
             report.findings.push(Finding::FenceCounter(error.to_string()));
+        }
+        for found in standing_intents(&self.world, &self.layout, None)? {
+            let record = |member: &Member| self.layout.record(member.key).record;
+            report.findings.push(Finding::Intent {
+                records: found.intent.members.iter().map(record).collect(),
+                path: found.path,
+                standing: found.standing,
+            });
         }
         for space in [Space::Targets, Space::Work] {
             for shard in self.layout.shard_count(space).shards() {

@@ -1,5 +1,6 @@
 //! The engine: phase A here, phases B and C in [`crate::mutate`].
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ringfence_engine::{
@@ -15,9 +16,10 @@ use ringfence_model::{
 use crate::audit;
 use crate::batch::DirectorySyncBatch;
 use crate::fence::FenceCounter;
+use crate::intent::{self, ActiveIntent, Intent, Kind, Recovered};
 use crate::layout::{FILE_MODE, Layout, RecordPaths};
 use crate::locks::{self, GroupLocks};
-use crate::meta::TableMeta;
+use crate::meta::{Durability, TableMeta};
 use crate::mutate::{self, Applied, Step};
 use crate::open::Tuning;
 use crate::read::{self, Before};
@@ -63,12 +65,12 @@ impl Engine for FilesEngine {
         let (_locks, members, view) = self.enter(request, deadline)?;
         let Some(transition) = decide(&view) else { return Ok(Outcome::Refused) };
         let prepared = self.prepare(&members, transition, deadline)?;
-        let steps = steps(&members, prepared.changes);
+        let steps = self.steps(&members, prepared.changes).map_err(Failure::Untouched)?;
         let mark = match &prepared.audit {
             None => None,
             Some(line) => Some(audit::append(&self.world, &self.layout, line, deadline)?),
         };
-        let barriers = self.commit(&steps).map_err(|failure| match mark {
+        let barriers = self.commit(&steps, prepared.token).map_err(|failure| match mark {
             Some(mark) if failure.restored() => self.take_back(failure, &mark),
             _ => failure,
         })?;
@@ -83,37 +85,49 @@ impl Engine for FilesEngine {
         });
         let mut outcomes: Vec<UnitOutcome> = units.iter().map(|_| UnitOutcome::NotBegun).collect();
         let mut batch = DirectorySyncBatch::new(&*self.world.fs, self.tuning.barriers);
+        let mut intents = Vec::new();
         for index in order {
             let (Some(unit), Some(slot)) = (units.get(index), outcomes.get_mut(index)) else {
                 continue;
             };
-            *slot = self.one_of_each(unit, &mut |view| decide(index, view), &mut batch);
-            let goes_on =
-                !matches!(slot, UnitOutcome::Failed(failure) if failure.storage().is_some());
-            if !goes_on {
+            *slot =
+                self.one_of_each(unit, &mut |view| decide(index, view), &mut batch, &mut intents);
+            if matches!(slot, UnitOutcome::Failed(failure) if failure.storage().is_some()) {
                 break;
             }
         }
-        match batch.flush() {
+        let flushed = batch.flush().and_then(|barriers| {
+            intents.drain(..).try_for_each(ActiveIntent::retire).map(|()| barriers)
+        });
+        match flushed {
             Ok(barriers) => EachReport { units: outcomes, barriers },
             Err(error) => {
-                EachReport { units: self.none_acknowledged(units, outcomes, &error), barriers: 0 }
+                let units = self.none_acknowledged(units, outcomes, &error);
+                EachReport { units, barriers: 0 }
             }
         }
     }
 
     fn view(&self, keys: &[Key], now: Option<Timestamp>) -> Result<View, StorageError> {
-        let mut entries = Vec::with_capacity(keys.len());
+        let mut found = BTreeMap::new();
         for &key in keys {
             let path = self.layout.record(key).record;
-            entries.push((key, read::stored(&*self.world.fs, key, &path)?.entry));
+            found.insert(key, read::stored(&*self.world.fs, key, &path)?);
         }
+        intent::overlay(&self.world, &self.layout, Some(keys), |key, change| {
+            if let Some(now) = found.get_mut(&key)
+                && let Some(decided) = change(now)
+            {
+                *now = decided;
+            }
+        })?;
+        let entries = found.into_iter().map(|(key, stored)| (key, stored.entry)).collect();
         let moment = self.moment(now);
         Ok(View { writer: self.writer(now, &moment), moment, default_ttl: self.meta.ttl, entries })
     }
 
     fn scan(&self, space: Space, now: Option<Timestamp>) -> Result<Scan, StorageError> {
-        let (entries, consistent) = scan::table(&*self.world.fs, &self.layout, space)?;
+        let (entries, consistent) = scan::table(&self.world, &self.layout, space)?;
         let moment = self.moment(now);
         Ok(Scan { moment, default_ttl: self.meta.ttl, entries, consistent })
     }
@@ -147,7 +161,7 @@ impl FilesEngine {
         }
         let paths: Vec<RecordPaths> =
             request.keys.iter().map(|&key| self.layout.record(key)).collect();
-        let locks = locks::lock_all(&self.world, &self.layout, &paths, deadline)?;
+        let locks = self.lock(request.keys, &paths, deadline)?;
         let mut members = Vec::with_capacity(paths.len());
         let mut entries = Vec::with_capacity(paths.len());
         for (&key, paths) in request.keys.iter().zip(paths) {
@@ -160,6 +174,49 @@ impl FilesEngine {
         self.ask_store(&mut moment, &entries, &members).map_err(Failure::Untouched)?;
         let writer = self.writer(request.now, &moment);
         Ok((locks, members, View { moment, writer, default_ttl: self.meta.ttl, entries }))
+    }
+
+    /// Takes every lock, once nobody's intent covers one of the records any more.
+    fn lock(
+        &self,
+        keys: &[Key],
+        paths: &[RecordPaths],
+        deadline: Deadline,
+    ) -> Result<GroupLocks, Failure> {
+        loop {
+            let locks = locks::lock_all(&self.world, &self.layout, paths, deadline)?;
+            if self.meta.durability == Durability::Record {
+                return Ok(locks);
+            }
+            let standing = intent::standing_intents(&self.world, &self.layout, Some(keys))
+                .map_err(Failure::Untouched)?;
+            let covered = standing.iter().any(|found| found.covers(keys));
+            if !covered {
+                return Ok(locks);
+            }
+            // Its writer held the locks that we hold now: it is gone.
+            drop(locks);
+            self.recover(Some(keys), deadline)?;
+            if self.world.clock.left(deadline).is_zero() {
+                let what = format!("an intent in {}", self.layout.intents().display());
+                return Err(Failure::Busy { what, waited: std::time::Duration::ZERO });
+            }
+        }
+    }
+
+    /// Finishes what dead writers left, on these records or on all.
+    pub(crate) fn recover(
+        &self,
+        keys: Option<&[Key]>,
+        deadline: Deadline,
+    ) -> Result<Recovered, Failure> {
+        let recovered =
+            intent::recover(&self.world, &self.layout, &self.meta.table, keys, deadline)?;
+        for left in &recovered.left_alone {
+            let line = left.audit(self.moment(None).wall);
+            audit::append(&self.world, &self.layout, &line, deadline)?;
+        }
+        Ok(recovered)
     }
 
     /// Phase A from the decision on: issues the token and serialises every record.
@@ -191,10 +248,88 @@ impl FilesEngine {
     }
 
     /// Phases B and C.
-    fn commit(&self, steps: &[Step<'_>]) -> Result<u64, Failure> {
+    fn commit(&self, steps: &[Step<'_>], token: Option<FencingToken>) -> Result<u64, Failure> {
         let mut batch = DirectorySyncBatch::new(&*self.world.fs, self.tuning.barriers);
-        let applied = mutate::apply(&self.world, self.tuning, steps, &mut batch)?;
-        batch.flush().map_err(|error| applied.undo(error))
+        let (applied, intent) = self.change(steps, token, &mut batch, 0)?;
+        match batch.flush() {
+            Ok(barriers) => match intent.map(ActiveIntent::retire) {
+                None | Some(Ok(())) => Ok(barriers),
+                Some(Err(error)) => Err(unknown(error, steps)),
+            },
+            Err(error) => Err(put_back(&applied, steps, intent, error)),
+        }
+    }
+
+    /// Phase B: changes every name, inside an intent where the group needs one.
+    fn change<'s>(
+        &'s self,
+        steps: &'s [Step<'s>],
+        token: Option<FencingToken>,
+        batch: &mut DirectorySyncBatch<'_>,
+        slots_in_use: usize,
+    ) -> Result<(Applied<'s>, Option<ActiveIntent>), Failure> {
+        let staged = mutate::stage(&self.world, self.tuning, steps).map_err(Failure::Untouched)?;
+        let intent = self.intend(steps, token, slots_in_use)?;
+        let mut applied = Applied::none(&self.world);
+        match staged.publish(batch, &mut applied) {
+            Ok(()) => Ok((applied, intent)),
+            Err(error) => Err(put_back(&applied, steps, intent, error)),
+        }
+    }
+
+    /// Writes the intent of a group that more than one rename changes.
+    fn intend(
+        &self,
+        steps: &[Step<'_>],
+        token: Option<FencingToken>,
+        slots_in_use: usize,
+    ) -> Result<Option<ActiveIntent>, Failure> {
+        let changes =
+            steps.iter().filter(|step| step.to.is_some() || *step.before != Before::Absent);
+        if self.meta.durability == Durability::Record || changes.count() < 2 {
+            return Ok(None);
+        }
+        let nonce = self
+            .world
+            .unique()
+            .map_err(|source| Failure::Untouched(StorageError::new("name", "an intent", source)))?;
+        let intent = Intent {
+            table: self.meta.table.to_string(),
+            nonce,
+            kind: if token.is_some() { Kind::Grant } else { Kind::Edit },
+            token: token.map(|token| token.to_string()),
+            members: steps.iter().map(Step::images).collect(),
+        };
+        match ActiveIntent::write(&self.world, &self.layout, &intent, slots_in_use) {
+            Ok(active) => Ok(Some(active)),
+            Err((error, true)) => Err(Failure::Untouched(error)),
+            Err((error, false)) => Err(unknown(error, steps)),
+        }
+    }
+
+    fn steps<'m>(
+        &self,
+        members: &'m [Member],
+        changes: Vec<(usize, Option<String>)>,
+    ) -> Result<Vec<Step<'m>>, StorageError> {
+        let step = |(index, to): (usize, Option<String>)| {
+            let Some(member) = members.get(index) else { unreachable!("an index of `members`") };
+            let aside = match (&to, &member.before) {
+                (None, Before::Opaque) => {
+                    Some(mutate::free_aside(&self.world, &member.paths.record)?)
+                }
+                _ => None,
+            };
+            Ok(Step {
+                key: member.key,
+                paths: &member.paths,
+                before: &member.before,
+                to: to.map(String::into_bytes),
+                aside,
+                back: false,
+            })
+        };
+        changes.into_iter().map(step).collect()
     }
 
     fn take_back(&self, failure: Failure, mark: &audit::AuditMark) -> Failure {
@@ -216,6 +351,7 @@ impl FilesEngine {
         unit: &Request<'_>,
         decide: &mut Decide<'_>,
         batch: &mut DirectorySyncBatch<'_>,
+        intents: &mut Vec<ActiveIntent>,
     ) -> UnitOutcome {
         let deadline = self.world.clock.deadline(unit.patience);
         let mut run = || {
@@ -223,10 +359,11 @@ impl FilesEngine {
             let Some(transition) = decide(&view) else { return Ok(UnitOutcome::Refused) };
             let prepared = self.prepare(&members, transition, deadline)?;
             assert!(prepared.audit.is_none(), "a batch leaves no audit line");
-            let steps = steps(&members, prepared.changes);
-            // Durable at the end of the batch; the locks may go before that, because nothing is
-            // acknowledged until then.
-            let _: Applied<'_> = mutate::apply(&self.world, self.tuning, &steps, batch)?;
+            let steps = self.steps(&members, prepared.changes).map_err(Failure::Untouched)?;
+            // Durable at the end of the batch. The locks may go before that, because nothing is
+            // acknowledged until then; an intent stands, its slot locked, until then as well.
+            let (_applied, intent) = self.change(&steps, prepared.token, batch, intents.len())?;
+            intents.extend(intent);
             Ok(UnitOutcome::Done(prepared.token))
         };
         run().unwrap_or_else(UnitOutcome::Failed)
@@ -308,12 +445,38 @@ impl FilesEngine {
     }
 }
 
-fn steps(members: &[Member], changes: Vec<(usize, Option<String>)>) -> Vec<Step<'_>> {
-    changes
-        .into_iter()
-        .filter_map(|(index, to)| {
-            let member = members.get(index)?;
-            Some(Step { paths: &member.paths, before: &member.before, to })
-        })
-        .collect()
+/// Puts the old state back after a failure, deciding for it first where there is an intent.
+fn put_back(
+    applied: &Applied<'_>,
+    steps: &[Step<'_>],
+    intent: Option<ActiveIntent>,
+    error: StorageError,
+) -> Failure {
+    let Some(mut intent) = intent else { return applied.undo(error) };
+    if let Err(restore) = intent.abort() {
+        // It stands as decided, so nothing may be put back: whoever comes next completes it.
+        return Failure::Unknown { source: error, restore, members: names(steps) };
+    }
+    match applied.undo(error) {
+        Failure::Restored(source) => match intent.retire() {
+            Ok(()) => Failure::Restored(source),
+            Err(restore) => Failure::Unknown { source, restore, members: names(steps) },
+        },
+        // It stands as aborting: whoever comes next puts the rest back.
+        other => other,
+    }
+}
+
+/// A failure after which nothing could be put back.
+fn unknown(error: StorageError, steps: &[Step<'_>]) -> Failure {
+    let restore = StorageError::new(
+        "put back",
+        "anything",
+        std::io::Error::other("the new state was decided"),
+    );
+    Failure::Unknown { source: error, restore, members: names(steps) }
+}
+
+fn names(steps: &[Step<'_>]) -> Vec<String> {
+    steps.iter().map(|step| step.paths.record.display().to_string()).collect()
 }

@@ -161,6 +161,7 @@ mod tests {
             shards: ShardCount::new(1).unwrap(),
             work_shards: ShardCount::new(1).unwrap(),
             ttl: Ttl::from_seconds(1.0).unwrap(),
+            durability: crate::meta::Durability::Record,
         };
         FenceCounter::new(&Layout::new(root, &meta))
     }

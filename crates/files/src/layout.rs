@@ -51,6 +51,22 @@ impl Layout {
         self.root.join("gate.lock")
     }
 
+    /// Where intents of groups are kept.
+    pub fn intents(&self) -> PathBuf {
+        self.root.join("intents")
+    }
+
+    /// One slot for an intent.
+    pub fn intent(&self, number: u16) -> PathBuf {
+        self.intents().join(format!("{number:05}.slot"))
+    }
+
+    /// Whether a name in the directory of intents is that of a slot.
+    pub fn is_intent(name: &str) -> bool {
+        name.strip_suffix(".slot")
+            .is_some_and(|number| number.len() == 5 && number.bytes().all(|b| b.is_ascii_digit()))
+    }
+
     /// The log of force-releases.
     pub fn audit(&self) -> PathBuf {
         self.root.join("audit.log")

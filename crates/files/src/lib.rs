@@ -4,7 +4,8 @@
 //! A group is claimed, renewed and released as one unit. A refused call changes nothing; a call
 //! whose failure was detected puts back exactly what was there, or says that it could not. Done
 //! means durable. A crash in the middle of a call leaves each record old or new, never torn, and
-//! never a false success; the *group* may be part old, part new.
+//! never a false success. In a table of durability `group` it also leaves the group wholly old or
+//! wholly new, see [`intent`]; in one of durability `record` part of it may be new.
 //!
 //! # Invariants
 //! | | | kept by | guarded by the test |
@@ -21,15 +22,17 @@
 //!
 //! # States of a transaction
 //! ```text
-//! Idle -[lock_all]-> Locked -[read, decide]-> Prepared -[apply]-> Applied -[flush]-> Done
-//!        \ Busy          \ Refused                 \----- undo <----/ any failure
-//!                                                         \-> Untouched | Restored | Unknown
+//! Idle -[lock_all]-> Locked -[read, decide]-> Prepared -[stage, intend]-> Decided
+//!        \ Busy          \ Refused                  \ Untouched
+//! Decided -[publish]-> Applied -[flush]-> Durable -[retire]-> Done
+//!             \---------- any failure: abort, undo, retire -> Restored | Unknown
 //! ```
 //!
 //! # Layout
 //! ```text
 //! ROOT/table.json             what the table is; created once
 //! ROOT/fence  fence.next      the fence counter: durable limit, volatile position
+//! ROOT/intents/N.slot         intents of groups that are being changed (durability `group`)
 //! ROOT/gate.lock              shared by every operation, exclusive for repair
 //! ROOT/audit.log              one line per force-release
 //! ROOT/SSS/ID.json            a record;  ID.json.lock its stable lock file;  *.tmp temporaries
@@ -42,6 +45,7 @@ pub mod check;
 mod digest;
 pub mod engine;
 pub mod fence;
+pub mod intent;
 pub mod layout;
 pub mod locks;
 pub mod meta;
@@ -53,6 +57,7 @@ pub mod scan;
 
 pub use check::{CheckError, CheckReport, Finding};
 pub use engine::FilesEngine;
-pub use meta::TableMeta;
+pub use intent::{LeftAlone, Recovered};
+pub use meta::{Durability, TableMeta};
 pub use open::{InitError, InitOptions, OpenError, Tuning};
 pub use probe::{Probe, ProbeError, ProbeStep, Verdict};

@@ -14,6 +14,26 @@ use crate::layout::Layout;
 /// The only format there is.
 pub const FORMAT: u64 = 1;
 
+/// What a crash in the middle of a call may leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// A group wholly old or wholly new: calls on groups write an intent first.
+    Group,
+    /// Each record old or new, a group perhaps in part: F325 as it stands, for tables that other
+    /// programs use too.
+    Record,
+}
+
+impl Durability {
+    /// The stored text.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Group => "group",
+            Self::Record => "record",
+        }
+    }
+}
+
 /// What a table is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableMeta {
@@ -25,6 +45,8 @@ pub struct TableMeta {
     pub work_shards: ShardCount,
     /// The ttl of claims and records that name none.
     pub ttl: Ttl,
+    /// What a crash may leave.
+    pub durability: Durability,
 }
 
 impl TableMeta {
@@ -62,6 +84,11 @@ impl TableMeta {
             work_shards: shards(fields.required("work_shards").map_err(text)?)?,
             ttl: Ttl::from_seconds(fields.required("ttl").map_err(text)?)
                 .map_err(|error| error.to_string())?,
+            durability: match &*fields.required::<Arc<str>>("durability").map_err(text)? {
+                "group" => Durability::Group,
+                "record" => Durability::Record,
+                other => return Err(format!("it names the durability {other:?}")),
+            },
         })
     }
 
@@ -72,6 +99,7 @@ impl TableMeta {
         let mut table = String::new();
         json::write_string(&mut table, &self.table);
         let fields = [
+            ("durability", format!("\"{}\"", self.durability.as_str())),
             ("engine", "\"files\"".to_owned()),
             ("format", FORMAT.to_string()),
             ("shards", self.shards.get().to_string()),
@@ -119,6 +147,7 @@ mod tests {
             shards: ShardCount::new(8).unwrap(),
             work_shards: ShardCount::new(256).unwrap(),
             ttl: Ttl::from_seconds(60.0).unwrap(),
+            durability: Durability::Group,
         };
         let line = meta.to_line();
         assert_eq!(TableMeta::parse(line.as_bytes()).unwrap(), meta);
@@ -129,6 +158,7 @@ mod tests {
             ("\"shards\":8", "\"shards\":99999"),
             ("\"ttl\":60.0", "\"ttl\":-1"),
             ("\"table\":\"ab\",", ""),
+            ("\"group\"", "\"disk\""),
         ] {
             assert!(TableMeta::parse(line.replace(from, to).as_bytes()).is_err(), "{to}");
         }

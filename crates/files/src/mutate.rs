@@ -8,8 +8,8 @@
 //!     unknown and the members are named.
 //!
 //! ```text
-//! stage -[sync all]-> Staged -[rename, unlink]-> Applied -[flush]-> Done
-//!   \______ Untouched ___/            \___ undo ____/-> Restored | Unknown
+//! Idle -[stage: write, sync all]-> Staged -[publish: rename, unlink]-> Applied -[flush]-> Done
+//!   \________ Untouched __________/            \_______ undo _______/-> Restored | Unknown
 //! ```
 //! The caller holds every member's lock from before the snapshot until after the return.
 
@@ -17,9 +17,11 @@ use std::path::{Path, PathBuf};
 
 use ringfence_engine::{Failure, StorageError};
 use ringfence_env::{Read, World, WriteFile, steps};
+use ringfence_model::Key;
 use ringfence_model::record::MAX_RECORD_BYTES;
 
-use crate::batch::DirectorySyncBatch;
+use crate::batch::{Barriers, DirectorySyncBatch};
+use crate::intent::{Image, Member};
 use crate::layout::{FILE_MODE, RecordPaths};
 use crate::open::Tuning;
 use crate::read::Before;
@@ -27,85 +29,116 @@ use crate::read::Before;
 /// One member's change.
 #[derive(Debug)]
 pub struct Step<'a> {
+    /// The record.
+    pub key: Key,
     /// Its names.
     pub paths: &'a RecordPaths,
     /// Its exact state before.
     pub before: &'a Before,
     /// Its new content; `None` removes it.
-    pub to: Option<String>,
+    pub to: Option<Vec<u8>>,
+    /// Where something that is no readable file is moved to, and from.
+    pub aside: Option<PathBuf>,
+    /// Whether it is moved back from there rather than removed.
+    pub back: bool,
 }
 
-/// Applies every step, durably if `flush` follows, or puts everything back.
+impl Step<'_> {
+    /// Its two images, for an intent.
+    pub fn images(&self) -> Member {
+        let aside = || {
+            let name = self.aside.as_deref().and_then(Path::file_name).unwrap_or_default();
+            Image::Opaque(name.to_string_lossy().into_owned())
+        };
+        Member {
+            key: self.key,
+            before: match self.before {
+                Before::Absent => Image::Absent,
+                Before::Bytes(bytes) => Image::Bytes(bytes.clone()),
+                Before::Opaque => aside(),
+            },
+            after: match &self.to {
+                Some(bytes) => Image::Bytes(bytes.clone()),
+                None => Image::Absent,
+            },
+        }
+    }
+}
+
+/// Writes the new content of every step beside its record and syncs it. No record is changed.
 ///
-/// On success nothing is durable yet: the caller flushes `batch`, and undoes with [`Applied::undo`]
-/// if that fails.
-pub fn apply<'a>(
+/// On failure, and when the result is dropped, the temporaries are removed.
+pub fn stage<'a>(
     world: &'a World,
     tuning: Tuning,
     steps: &'a [Step<'a>],
-    batch: &mut DirectorySyncBatch<'_>,
-) -> Result<Applied<'a>, Failure> {
-    let mut applied = Applied { world, touched: Vec::new() };
-    let mut temps = Temps::stage(world, tuning, steps).map_err(Failure::Untouched)?;
-    for (step, temp) in steps.iter().zip(&mut temps.paths) {
-        if temp.is_none() && *step.before == Before::Absent {
-            continue;
-        }
-        // Counted as touched even if it fails: a call may fail after its effect.
-        let aside = match (&temp, step.before) {
-            (None, Before::Opaque) => match free_aside(world, &step.paths.record) {
-                Ok(aside) => Some(aside),
-                Err(error) => return Err(applied.undo(error)),
-            },
-            _ => None,
-        };
-        applied.touched.push(Touched { step, aside: aside.clone() });
-        let record = &step.paths.record;
-        let mutated = match (&temp, aside) {
-            (Some(staged), _) => batch.replace(staged, record),
-            (None, None) => batch.unlink(record),
-            (None, Some(aside)) => move_name(world, record, &aside, batch, record),
-        };
-        match mutated {
-            Ok(()) => *temp = None,
-            Err(error) => return Err(applied.undo(error)),
-        }
-    }
-    Ok(applied)
+) -> Result<Staged<'a>, StorageError> {
+    Ok(Staged { steps, temps: Temps::stage(world, tuning, steps)? })
 }
 
-/// Steps whose names were changed.
+/// Steps whose new content is durable beside their records.
+#[must_use = "staged content that is dropped is removed again"]
+pub struct Staged<'a> {
+    steps: &'a [Step<'a>],
+    temps: Temps<'a>,
+}
+
+impl<'a> Staged<'a> {
+    /// Changes the names, one record after the other, until one fails.
+    ///
+    /// `applied` then knows which may have been changed. Nothing is durable before `batch` is
+    /// flushed.
+    pub fn publish(
+        mut self,
+        batch: &mut DirectorySyncBatch<'_>,
+        applied: &mut Applied<'a>,
+    ) -> Result<(), StorageError> {
+        for (step, temp) in self.steps.iter().zip(&mut self.temps.paths) {
+            if temp.is_none() && *step.before == Before::Absent && !step.back {
+                continue;
+            }
+            // Counted as touched even if it fails: a call may fail after its effect.
+            applied.touched.push(step);
+            let record = &step.paths.record;
+            match (&temp, &step.aside) {
+                (Some(staged), _) => batch.replace(staged, record)?,
+                (None, None) => batch.unlink(record)?,
+                (None, Some(aside)) if step.back => {
+                    move_name(self.temps.world, aside, record, batch, record)?;
+                }
+                (None, Some(aside)) => move_name(self.temps.world, record, aside, batch, record)?,
+            }
+            *temp = None;
+        }
+        Ok(())
+    }
+}
+
+/// Steps whose names were changed, or may have been.
 #[must_use = "a change that is not flushed is not durable"]
 #[derive(Debug)]
 pub struct Applied<'a> {
     world: &'a World,
-    touched: Vec<Touched<'a>>,
+    touched: Vec<&'a Step<'a>>,
 }
 
-#[derive(Debug)]
-struct Touched<'a> {
-    step: &'a Step<'a>,
-    /// Where an opaque thing was moved to.
-    aside: Option<PathBuf>,
-}
-
-impl Applied<'_> {
-    /// The records that were changed, for reports.
-    pub fn members(&self) -> Vec<String> {
-        self.touched.iter().map(Touched::name).collect()
+impl<'a> Applied<'a> {
+    /// Nothing yet.
+    pub fn none(world: &'a World) -> Self {
+        Self { world, touched: Vec::new() }
     }
 
     /// Puts every touched member back and syncs again; says how that ended.
     pub fn undo(&self, source: StorageError) -> Failure {
-        let mut batch = DirectorySyncBatch::new(&*self.world.fs, crate::batch::Barriers::Batched);
+        let mut batch = DirectorySyncBatch::new(&*self.world.fs, Barriers::Batched);
         let mut unknown = Vec::new();
         let mut failed = None;
         let mut restored = Vec::new();
-        for touched in self.touched.iter().rev() {
-            match self.put_back(touched, &mut batch) {
-                Ok(()) => restored.push(touched.name()),
+        for step in self.touched.iter().rev() {
+            match self.put_back(step, &mut batch) {
+                Ok(()) => restored.push(name(step)),
                 Err(error) => {
-                    unknown.push(touched.name());
+                    unknown.push(name(step));
                     failed.get_or_insert(error);
                 }
             }
@@ -122,11 +155,10 @@ impl Applied<'_> {
 
     fn put_back(
         &self,
-        touched: &Touched<'_>,
+        step: &Step<'_>,
         batch: &mut DirectorySyncBatch<'_>,
     ) -> Result<(), StorageError> {
-        let record = &touched.step.paths.record;
-        let before = touched.step.before;
+        let record = &step.paths.record;
         let fs = &*self.world.fs;
         let now = match fs.read(record, MAX_RECORD_BYTES) {
             Ok(Read::Bytes(bytes)) => Before::Bytes(bytes),
@@ -134,11 +166,11 @@ impl Applied<'_> {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Before::Absent,
             Err(source) => return Err(StorageError::new("read", record.display(), source)),
         };
-        if now == *before {
+        if now == *step.before {
             // Not to be written again, but whatever made it so must be durable.
             return batch.note(record);
         }
-        match (before, &touched.aside) {
+        match (step.before, &step.aside) {
             (Before::Absent, _) => batch.unlink(record),
             (Before::Bytes(bytes), _) => {
                 let temp = temp_beside(self.world, record)?;
@@ -154,10 +186,8 @@ impl Applied<'_> {
     }
 }
 
-impl Touched<'_> {
-    fn name(&self) -> String {
-        self.step.paths.record.display().to_string()
-    }
+fn name(step: &Step<'_>) -> String {
+    step.paths.record.display().to_string()
 }
 
 fn move_name(
@@ -173,7 +203,7 @@ fn move_name(
 }
 
 /// A free name beside `record`. Only force-release moves, and it holds the record's lock.
-fn free_aside(world: &World, record: &Path) -> Result<PathBuf, StorageError> {
+pub fn free_aside(world: &World, record: &Path) -> Result<PathBuf, StorageError> {
     let name = record.file_name().unwrap_or_default().to_string_lossy();
     for number in 0..u32::MAX {
         let aside = record.with_file_name(format!("{name}.damaged-{number}"));
@@ -193,18 +223,17 @@ struct Temps<'a> {
 }
 
 impl<'a> Temps<'a> {
-    /// Writes the new content of every step beside its record and syncs it.
     fn stage(world: &'a World, tuning: Tuning, steps: &[Step<'_>]) -> Result<Self, StorageError> {
         let mut temps = Self { world, paths: Vec::with_capacity(steps.len()) };
         let mut files: Vec<Box<dyn WriteFile>> = Vec::new();
         for step in steps {
-            let Some(line) = &step.to else {
+            let Some(bytes) = &step.to else {
                 temps.paths.push(None);
                 continue;
             };
             let temp = temp_beside(world, &step.paths.record)?;
             let fail = |source| StorageError::new("write", temp.display(), source);
-            files.push(steps::stage(&*world.fs, &temp, line.as_bytes(), FILE_MODE).map_err(fail)?);
+            files.push(steps::stage(&*world.fs, &temp, bytes, FILE_MODE).map_err(fail)?);
             temps.paths.push(Some(temp));
         }
         let staged: Vec<&PathBuf> = temps.paths.iter().flatten().collect();
@@ -219,7 +248,7 @@ impl<'a> Temps<'a> {
 impl Drop for Temps<'_> {
     fn drop(&mut self) {
         for temp in self.paths.iter().flatten() {
-            // Most were renamed away; a failure leaves a stale temporary, which repair removes.
+            // A failure leaves a stale temporary, which repair removes.
             let _ = self.world.fs.unlink(temp);
         }
     }

@@ -19,7 +19,7 @@ use crate::engine::FilesEngine;
 use crate::fence::FenceCounter;
 use crate::layout::{DIR_MODE, FILE_MODE, Layout, NameKind};
 use crate::locks;
-use crate::meta::{MetaError, TableMeta};
+use crate::meta::{Durability, MetaError, TableMeta};
 use crate::probe::{self, ProbeError};
 
 /// How a table is made.
@@ -31,10 +31,12 @@ pub struct InitOptions {
     pub work_shards: ShardCount,
     /// The ttl of claims and records that name none.
     pub ttl: Ttl,
+    /// What a crash may leave.
+    pub durability: Durability,
 }
 
 impl Default for InitOptions {
-    /// 8 target shards, 256 work shards, a ttl of 60 seconds.
+    /// 8 target shards, 256 work shards, a ttl of 60 seconds, durability `record`.
     fn default() -> Self {
         let valid = "constants in range";
         #[expect(clippy::expect_used, reason = "constants, covered by a test")]
@@ -42,6 +44,7 @@ impl Default for InitOptions {
             shards: ShardCount::new(8).expect(valid),
             work_shards: ShardCount::new(256).expect(valid),
             ttl: Ttl::from_seconds(60.0).expect(valid),
+            durability: Durability::Record,
         }
     }
 }
@@ -97,6 +100,7 @@ impl FilesEngine {
             shards: options.shards,
             work_shards: options.work_shards,
             ttl: options.ttl,
+            durability: options.durability,
         };
         let layout = Layout::new(root, &meta);
         survey(world, &layout)?;
@@ -116,6 +120,8 @@ impl FilesEngine {
             }
             world.fs.sync_dir(&top).map_err(|source| storage("sync directory", &top, source))?;
         }
+        make_first_slot(world, &layout)?;
+        world.fs.sync_dir(root).map_err(|source| storage("sync directory", root, source))?;
         FenceCounter::new(&layout).create(world)?;
         let path = Layout::meta(root);
         let name = world.unique().map_err(|source| storage("name", root, source))?;
@@ -137,8 +143,10 @@ impl FilesEngine {
             Err(MetaError::Missing) => Ok(None),
             Err(error) => Err(error.into()),
             Ok(meta) => {
-                let same = (meta.shards, meta.work_shards, meta.ttl)
-                    == (options.shards, options.work_shards, options.ttl);
+                let same = meta.shards == options.shards
+                    && meta.work_shards == options.work_shards
+                    && meta.ttl == options.ttl
+                    && meta.durability == options.durability;
                 if !same {
                     return Err(InitError::Differs { root: root.to_owned(), meta: Box::new(meta) });
                 }
@@ -151,6 +159,14 @@ impl FilesEngine {
     pub fn open(world: &World, root: &Path, tuning: Tuning) -> Result<Self, OpenError> {
         let engine = Self { tuning, read_only: false, ..Self::open_read_only(world, root)? };
         probe::ensure(world, root)?;
+        if engine.meta.durability == Durability::Group {
+            let deadline = world.clock.deadline(GATE_PATIENCE);
+            match engine.recover(None, deadline) {
+                // Somebody is at work on a member; whoever meets the intent next finishes it.
+                Ok(_) | Err(Failure::Busy { .. }) => {}
+                Err(failure) => return Err(failure.into()),
+            }
+        }
         Ok(engine)
     }
 
@@ -205,6 +221,18 @@ fn mkdir(world: &World, dir: &Path) -> Result<(), InitError> {
             }
         }
         Err(source) => Err(storage("make", dir, source)),
+    }
+}
+
+/// Makes the directory of intents and one free slot, so that a lone process never makes another.
+fn make_first_slot(world: &World, layout: &Layout) -> Result<(), InitError> {
+    let (dir, slot) = (layout.intents(), layout.intent(0));
+    mkdir(world, &dir)?;
+    match steps::stage_synced(&*world.fs, &slot, &[0; 1024], FILE_MODE) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            Err(storage("make", &slot, error))
+        }
+        _ => world.fs.sync_dir(&dir).map_err(|source| storage("sync directory", &dir, source)),
     }
 }
 
@@ -275,6 +303,9 @@ pub enum OpenError {
     /// The directory cannot carry the protocol.
     #[error(transparent)]
     Probe(#[from] ProbeError),
+    /// What a dead writer left could not be finished; it stands until it is.
+    #[error("cannot finish what a dead writer left: {0}")]
+    Recovery(#[from] Failure),
     /// The operating system refused.
     #[error(transparent)]
     Storage(#[from] StorageError),
@@ -289,8 +320,10 @@ pub enum InitError {
     Open(#[from] OpenError),
     /// A table is there, made with other options.
     #[error(
-        "{} is a table already, with {} shards, {} work shards and a ttl of {}: it keeps them",
-        root.display(), meta.shards.get(), meta.work_shards.get(), meta.ttl
+        "{} is a table already, with {} shards, {} work shards, a ttl of {} and durability {:?}: \
+         it keeps them",
+        root.display(), meta.shards.get(), meta.work_shards.get(), meta.ttl,
+        meta.durability.as_str()
     )]
     Differs {
         /// The directory.

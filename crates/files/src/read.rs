@@ -19,6 +19,30 @@ pub struct Stored {
     pub entry: Entry,
 }
 
+impl Stored {
+    /// No such name.
+    pub fn absent() -> Self {
+        Self { before: Before::Absent, entry: Entry::Vacant }
+    }
+}
+
+/// A record file with these bytes, as rules see it.
+pub fn parsed(key: Key, path: &Path, bytes: Vec<u8>) -> Stored {
+    let entry = match Record::parse(key.space, key.id, &bytes) {
+        Ok(record) => Entry::Present(record),
+        Err(error) => damaged(path, error.to_string(), &digest::short(&bytes)),
+    };
+    Stored { before: Before::Bytes(bytes), entry }
+}
+
+fn damaged(path: &Path, reason: String, digest: &str) -> Entry {
+    Entry::Damaged(Damage {
+        location: path.display().to_string(),
+        reason,
+        digest: damage_token(digest),
+    })
+}
+
 /// The exact previous state of one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Before {
@@ -33,31 +57,17 @@ pub enum Before {
 
 /// Reads the record of `key` at `path`.
 pub fn stored(fs: &dyn Fs, key: Key, path: &Path) -> Result<Stored, StorageError> {
-    let damaged = |reason: String, digest: &str| {
-        Entry::Damaged(Damage {
-            location: path.display().to_string(),
-            reason,
-            digest: damage_token(digest),
-        })
-    };
     match fs.read(path, MAX_RECORD_BYTES) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Ok(Stored { before: Before::Absent, entry: Entry::Vacant })
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Stored::absent()),
         Err(source) => Err(StorageError::new("read", path.display(), source)),
-        Ok(Read::Bytes(bytes)) => {
-            let entry = match Record::parse(key.space, key.id, &bytes) {
-                Ok(record) => Entry::Present(record),
-                Err(error) => damaged(error.to_string(), &digest::short(&bytes)),
-            };
-            Ok(Stored { before: Before::Bytes(bytes), entry })
-        }
+        Ok(Read::Bytes(bytes)) => Ok(parsed(key, path, bytes)),
         Ok(Read::NotRegular(kind)) => {
-            let entry = damaged(format!("it is {kind}"), &format!("{kind:?}").to_lowercase());
+            let word = format!("{kind:?}").to_lowercase();
+            let entry = damaged(path, format!("it is {kind}"), &word);
             Ok(Stored { before: Before::Opaque, entry })
         }
         Ok(Read::TooLarge(len)) => {
-            let entry = damaged(format!("it has {len} bytes"), &format!("{len}-bytes"));
+            let entry = damaged(path, format!("it has {len} bytes"), &format!("{len}-bytes"));
             Ok(Stored { before: Before::Opaque, entry })
         }
     }

@@ -9,9 +9,10 @@ use std::io;
 use std::path::Path;
 
 use ringfence_engine::StorageError;
-use ringfence_env::Fs;
+use ringfence_env::{Fs, World};
 use ringfence_model::{Entry, Key, Space};
 
+use crate::intent;
 use crate::layout::{Layout, NameKind};
 use crate::read::{self, Before, Stored};
 
@@ -19,14 +20,14 @@ const READINGS: usize = 8;
 
 /// Every record and every damaged one, and whether all of it stood like this at one instant.
 pub fn table(
-    fs: &dyn Fs,
+    world: &World,
     layout: &Layout,
     space: Space,
 ) -> Result<(Vec<(Key, Entry)>, bool), StorageError> {
-    let mut last = reading(fs, layout, space)?;
+    let mut last = reading(world, layout, space)?;
     let mut consistent = false;
     for _ in 1..READINGS {
-        let next = reading(fs, layout, space)?;
+        let next = reading(world, layout, space)?;
         consistent = same(&last, &next);
         last = next;
         if consistent {
@@ -42,10 +43,11 @@ fn same(one: &BTreeMap<Key, Stored>, two: &BTreeMap<Key, Stored>) -> bool {
 }
 
 fn reading(
-    fs: &dyn Fs,
+    world: &World,
     layout: &Layout,
     space: Space,
 ) -> Result<BTreeMap<Key, Stored>, StorageError> {
+    let fs = &*world.fs;
     let mut found = BTreeMap::new();
     for shard in layout.shard_count(space).shards() {
         let dir = layout.shard_dir(space, shard);
@@ -61,6 +63,21 @@ fn reading(
             }
         }
     }
+    // The records first: an intent that is retired after this had made them all new before.
+    intent::overlay(world, layout, None, |key, change| {
+        if key.space == space {
+            let now = found.get(&key).cloned().unwrap_or_else(Stored::absent);
+            match change(&now) {
+                Some(decided) if decided.before == Before::Absent => {
+                    found.remove(&key);
+                }
+                Some(decided) => {
+                    found.insert(key, decided);
+                }
+                None => {}
+            }
+        }
+    })?;
     Ok(found)
 }
 

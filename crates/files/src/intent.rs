@@ -1,0 +1,55 @@
+//! Group intents: a group of record files changes as one, also across a crash.
+//!
+//! # Guarantee
+//! After a crash or power cut at any point, and after recovery by whoever comes next, a group is
+//! wholly old or wholly new; a call that was acknowledged is wholly new.
+//!
+//! # Invariants
+//! I1. *Decision.* A valid, durable intent decides for the new state before the first record
+//!     changes. From then on the group's true state is the new one, whatever the records show.
+//! I2. *Monotone.* A decision turns once at most, to the old state, by an abort mark that is durable
+//!     before the first record is put back. It never turns again.
+//! I3. *Retired before return.* An intent is durably invalid before the call returns, so it can never
+//!     be replayed over newer records. While retiring fails, the intent stays valid and whoever
+//!     meets one of its members finishes it first.
+//! I4. *Images only.* Recovery changes a record only where its bytes equal one of the intent's two
+//!     images; anything else is left alone and reported.
+//! I5. *One finisher.* A slot's lock is held by its writer until the intent is retired, or by the one
+//!     who recovers it. An intent is finished by others only under that lock, so never while its
+//!     writer lives.
+//! I6. Nothing empty, cut, zero-filled or half-written is valid: a digest covers the header, another
+//!     one the body.
+//!
+//! # States of a slot
+//! ```text
+//! Free -[write, sync]-> Committed -[records new, durable]-> [retire, sync] -> Free
+//!                           \-[abort mark, sync]-> Aborting -[records old, durable]-> [retire] -> Free
+//! ```
+//!
+//! # Bytes of a slot
+//! ```text
+//!    0  header  magic "RFINTENT", body length, body digest, first 4 bytes of each member's id,
+//!               digest of the header
+//!  512  abort   magic "RFABORT.", body digest, digest of the two; else zeros
+//! 1024  body    table, nonce, kind, token, and per member: table, id, image before, image after
+//! ```
+//! Header and abort mark are in sectors of their own: a torn retirement or abort mark cannot spoil
+//! the other. Slots are reused in place, so an intent costs one data sync to write and one to retire,
+//! and no name is made or removed.
+//!
+//! A group of one record needs no intent: one rename is atomic. Several records in one shard do need
+//! one: their renames are separate entries of the directory, and a power cut keeps any subset.
+
+mod codec;
+mod overlay;
+mod recover;
+mod slot;
+
+pub use codec::{Image, Intent, Kind, Member, Standing};
+pub(crate) use overlay::overlay;
+pub(crate) use recover::recover;
+pub use recover::{LeftAlone, Recovered};
+pub(crate) use slot::{ActiveIntent, standing_intents};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+//! Finishing what a dead writer left.
+//!
+//! A recoverer holds the slot's lock, then the locks of all members in key order. Writers take member
+//! locks first and slots only without waiting, so the two orders cannot close a circle. A recoverer
+//! that dies leaves the intent standing for the next one; every step is one that may be repeated.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ringfence_engine::{Failure, StorageError};
+use ringfence_env::{Deadline, World};
+use ringfence_model::{Audit, Key, Timestamp, json};
+
+use super::codec::{Image, Standing};
+use super::slot::{SlotFile, StandingIntent, read_slot, standing_intents};
+use crate::batch::{Barriers, DirectorySyncBatch};
+use crate::layout::{Layout, RecordPaths};
+use crate::locks;
+use crate::mutate::{self, Applied, Step};
+use crate::open::Tuning;
+use crate::read::{self, Before};
+
+/// What recovery did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Intents whose new state was completed.
+    pub redone: usize,
+    /// Intents whose old state was put back.
+    pub undone: usize,
+    /// Records that were neither of their intent's two images.
+    pub left_alone: Vec<LeftAlone>,
+}
+
+/// A record that recovery did not touch, because somebody else had changed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftAlone {
+    /// The record.
+    pub path: PathBuf,
+    /// The state that its intent had decided on.
+    pub standing: Standing,
+}
+
+impl LeftAlone {
+    /// The line that tells an operator.
+    pub(crate) fn audit(&self, at: Timestamp) -> Audit {
+        let text = |text: &str| {
+            let mut out = String::new();
+            json::write_string(&mut out, text);
+            out
+        };
+        let mut time = String::new();
+        json::write_float(&mut time, at.seconds());
+        let decided = match self.standing {
+            Standing::Committed => "new",
+            Standing::Aborting => "old",
+        };
+        let fields = [
+            ("at", time),
+            ("decided", text(decided)),
+            ("event", text("left-alone")),
+            ("path", text(&self.path.to_string_lossy())),
+        ];
+        Audit(json::object_line(&fields.into_iter().collect()).trim_end().to_owned())
+    }
+}
+
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Finishes every standing intent over one of `keys` (over any record, if `None`) whose writer is
+/// gone. The caller holds no lock of a record.
+pub(crate) fn recover(
+    world: &World,
+    layout: &Layout,
+    table: &str,
+    keys: Option<&[Key]>,
+    deadline: Deadline,
+) -> Result<Recovered, Failure> {
+    let mut recovered = Recovered::default();
+    let found = standing_intents(world, layout, keys).map_err(Failure::Untouched)?;
+    for standing in found {
+        if !keys.is_none_or(|keys| standing.covers(keys)) {
+            continue;
+        }
+        let path = &standing.path;
+        match SlotFile::take(world, path).map_err(Failure::Untouched)? {
+            Some(slot) => {
+                finish(world, layout, table, slot, path, deadline, &mut recovered)?;
+            }
+            // Its writer lives, or somebody else is finishing it.
+            None => world.clock.sleep(PAUSE.min(world.clock.left(deadline))),
+        }
+    }
+    Ok(recovered)
+}
+
+fn finish(
+    world: &World,
+    layout: &Layout,
+    table: &str,
+    mut slot: SlotFile,
+    path: &Path,
+    deadline: Deadline,
+    recovered: &mut Recovered,
+) -> Result<(), Failure> {
+    // It may have been finished, and the slot reused, since it was found.
+    let Some(found) = read_slot(world, path).map_err(Failure::Untouched)? else { return Ok(()) };
+    if found.intent.table != table {
+        let why = io::Error::new(io::ErrorKind::InvalidData, "it belongs to another table");
+        let error = StorageError::new("finish the intent in", path.display(), why);
+        return Err(Failure::Untouched(error));
+    }
+    let paths: Vec<RecordPaths> =
+        found.intent.members.iter().map(|member| layout.record(member.key)).collect();
+    let _locks = locks::lock_all(world, layout, &paths, deadline)?;
+    let left = settle(world, &found, &paths).map_err(Failure::Untouched)?;
+    slot.retire(&found.head).map_err(Failure::Untouched)?;
+    match found.standing {
+        Standing::Committed => recovered.redone += 1,
+        Standing::Aborting => recovered.undone += 1,
+    }
+    let standing = found.standing;
+    recovered.left_alone.extend(left.into_iter().map(|path| LeftAlone { path, standing }));
+    Ok(())
+}
+
+/// Brings every member into the decided state, durably; returns the ones that were left alone.
+fn settle(
+    world: &World,
+    found: &StandingIntent,
+    paths: &[RecordPaths],
+) -> Result<Vec<PathBuf>, StorageError> {
+    let mut left = Vec::new();
+    let mut now = Vec::with_capacity(paths.len());
+    for (member, paths) in found.intent.members.iter().zip(paths) {
+        now.push(read::stored(&*world.fs, member.key, &paths.record)?.before);
+    }
+    let mut steps = Vec::new();
+    let mut settled = Vec::new();
+    for ((member, paths), now) in found.intent.members.iter().zip(paths).zip(&now) {
+        let (decided, other) = match found.standing {
+            Standing::Committed => (&member.after, &member.before),
+            Standing::Aborting => (&member.before, &member.after),
+        };
+        let aside = match (&member.before, &member.after) {
+            (Image::Opaque(name), _) | (_, Image::Opaque(name)) => {
+                Some(paths.record.with_file_name(name))
+            }
+            _ => None,
+        };
+        if same(now, decided) {
+            settled.push(paths);
+        } else if !same(now, other) {
+            left.push(paths.record.clone());
+        } else {
+            let to = match decided {
+                Image::Bytes(bytes) => Some(bytes.clone()),
+                Image::Absent | Image::Opaque(_) => None,
+            };
+            let back = matches!(decided, Image::Opaque(_));
+            steps.push(Step { key: member.key, paths, before: now, to, aside, back });
+        }
+    }
+    // One file sync at a time: recovery is rare, and simple.
+    let tuning = Tuning { sync_width: 1, barriers: Barriers::Batched };
+    let mut batch = DirectorySyncBatch::new(&*world.fs, Barriers::Batched);
+    let mut applied = Applied::none(world);
+    mutate::stage(world, tuning, &steps)?.publish(&mut batch, &mut applied)?;
+    for paths in settled {
+        // It looks as decided, but whatever made it so may not have lived to sync it.
+        batch.note(&paths.record)?;
+    }
+    batch.flush()?;
+    Ok(left)
+}
+
+fn same(now: &Before, image: &Image) -> bool {
+    match (now, image) {
+        (Before::Absent, Image::Absent) | (Before::Opaque, Image::Opaque(_)) => true,
+        (Before::Bytes(now), Image::Bytes(then)) => now == then,
+        _ => false,
+    }
+}
