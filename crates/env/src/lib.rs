@@ -12,8 +12,10 @@
 //! | [`clock`], [`entropy`], [`world`] | the rest of the world, bundled |
 //! | [`steps`] | named durable steps: the order of calls is the content |
 //! | [`fault`] | a wrapper that counts calls, fails the N-th, cuts writes short |
+//! | [`child`] | a child, its signals, its descendants |
 //! | [`process`], [`mount`] | a second process for the lock probe; what is mounted where |
 
+pub mod child;
 pub mod clock;
 pub mod entropy;
 pub mod fault;
