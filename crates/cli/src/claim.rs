@@ -1,6 +1,6 @@
 //! `ringfence claim`.
 
-use ringfence::{Claim, ClaimError, Lease};
+use ringfence::{Claim, ClaimError, Lease, TargetTable};
 use serde::Serialize;
 
 use crate::answer;
@@ -9,7 +9,7 @@ use crate::exit::Exit;
 use crate::output::{Complaint, Output, note};
 use crate::signals::Interrupt;
 use crate::waiting::Notice;
-use crate::{payload, refusal, store};
+use crate::{payload, refusal, store, waiting};
 
 /// Flags of `claim`.
 #[derive(clap::Args, Debug)]
@@ -65,7 +65,7 @@ fn claim(args: &Args, out: Output) -> Result<Exit, Complaint> {
         (Err(ClaimError::Cancelled | ClaimError::Refused(_)), Some(signal)) => {
             return Err(interrupted(signal));
         }
-        (Err(error), _) => return Err(complaint(args, &error)),
+        (Err(error), _) => return Err(complaint(args, &table, &error)),
     };
     let granted = Granted {
         outcome: "granted",
@@ -110,14 +110,16 @@ fn request(args: &Args, payload: ringfence::Payload, interrupt: &Interrupt) -> C
     request
 }
 
-fn complaint(args: &Args, error: &ClaimError) -> Complaint {
+fn complaint(args: &Args, table: &TargetTable, error: &ClaimError) -> Complaint {
+    let group = &args.targets.targets;
     match error {
         ClaimError::Refused(refused) => {
-            let mut complaint = refusal::claim(&args.targets.targets, refused);
-            if let (Some(wait), Exit::BUSY) = (args.holder.wait, complaint.exit) {
-                complaint.message = format!("{} (waited {wait:?})", complaint.message);
-            }
-            complaint
+            let Some(wait) = args.holder.wait.filter(|wait| !wait.is_zero()) else {
+                return refusal::claim(group, refused);
+            };
+            // The refusal may be as old as the wait: say who is in the way at its end.
+            let fresh = waiting::refused(table, group, args.now.now);
+            refusal::claim_after(Some(wait), group, fresh.as_ref().unwrap_or(refused))
         }
         ClaimError::Failed(failure) => store::failed("the claim", failure),
         other => Complaint::new(Exit::FAILED, "failed", other).with("restored", true),

@@ -8,6 +8,7 @@ use crate::answer;
 use crate::args::{JsonArg, StoreArg, TargetsArg, TokenArg};
 use crate::exit::Exit;
 use crate::output::{Complaint, Output};
+use crate::signals::Interrupt;
 use crate::{refusal, store};
 
 /// Flags of `force-release`.
@@ -41,6 +42,7 @@ pub(crate) fn run(args: &Args) -> Exit {
 }
 
 fn force_release(args: &Args, out: Output) -> Result<Exit, Complaint> {
+    let _held_off = Interrupt::hold_off();
     let table = store::open(&args.store.store)?.targets();
     let (group, token) = (&args.targets.targets, &args.token.token);
     table.force_release(group, token, &args.reason).map_err(|error| match error {

@@ -7,6 +7,7 @@ use crate::answer;
 use crate::args::{JsonArg, NowArg, StoreArg, TargetsArg, TokenArg};
 use crate::exit::Exit;
 use crate::output::{Complaint, Output};
+use crate::signals::Interrupt;
 use crate::{refusal, store};
 
 /// Flags of `heartbeat`.
@@ -41,6 +42,7 @@ pub(crate) fn run(args: &Args) -> Exit {
 }
 
 fn heartbeat(args: &Args, out: Output) -> Result<Exit, Complaint> {
+    let _held_off = Interrupt::hold_off();
     let table = store::open(&args.store.store)?.targets();
     let (group, token) = (&args.targets.targets, &args.token.token);
     let renewed = table.heartbeat(group, token, args.now.now).map_err(|error| match error {

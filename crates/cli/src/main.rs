@@ -142,8 +142,10 @@ fn explain(error: &clap::Error) -> Exit {
     let _ = io::stderr().write_all(shown.as_bytes());
     if asks_for_json(std::env::args_os()) {
         let plain = text.to_string();
-        let message = plain.trim_start_matches("error: ").trim_end();
-        return Output::of(true).complain_silently(Complaint::usage(message));
+        let said = plain.split("\n\nUsage:").next().unwrap_or(&plain);
+        let said = said.split("\n\nFor more information").next().unwrap_or(said);
+        let said = said.trim_start_matches("error: ").trim_end();
+        return Output::of(true).complain_silently(Complaint::usage(said));
     }
     Exit::USAGE
 }

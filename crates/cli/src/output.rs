@@ -31,6 +31,14 @@ pub(crate) struct Complaint {
     pub(crate) fields: Map<String, Value>,
 }
 
+#[derive(Serialize)]
+struct Unhappy {
+    outcome: &'static str,
+    error: String,
+    #[serde(flatten)]
+    fields: Map<String, Value>,
+}
+
 impl Complaint {
     /// A complaint without further fields.
     pub(crate) fn new(exit: Exit, outcome: &'static str, message: impl Display) -> Self {
@@ -88,9 +96,11 @@ impl Output {
         if !self.json {
             return complaint.exit;
         }
-        let mut object = complaint.fields;
-        object.insert("outcome".to_owned(), complaint.outcome.into());
-        object.insert("error".to_owned(), complaint.message.into());
+        let object = Unhappy {
+            outcome: complaint.outcome,
+            error: complaint.message,
+            fields: complaint.fields,
+        };
         match self.try_answer(&object, "") {
             Ok(()) => complaint.exit,
             Err(error) => {

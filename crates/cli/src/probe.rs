@@ -1,6 +1,7 @@
 //! `ringfence probe`.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use ringfence::{Probe, Verdict, World};
@@ -79,7 +80,7 @@ fn human(probe: &Probe) -> String {
             Verdict::Failed(why) => format!("FAILED: {why}"),
             Verdict::NotVerified => "not verified".to_owned(),
         };
-        text.push_str(&format!("{step:<21} {words}\n"));
+        let _ = writeln!(text, "{step:<21} {words}");
     }
     text
 }

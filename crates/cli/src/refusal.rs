@@ -4,6 +4,7 @@
 //! and the token, which is what `force-release` needs.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use ringfence::model::rules::DamagedMember;
 use ringfence::{ClaimRefused, Conflict, LostMember, TargetGroup};
@@ -14,10 +15,22 @@ use crate::output::Complaint;
 
 /// A claim that was refused.
 pub(crate) fn claim(group: &TargetGroup, refused: &ClaimRefused) -> Complaint {
+    claim_after(None, group, refused)
+}
+
+/// A claim that was refused at once, or at the end of a wait.
+pub(crate) fn claim_after(
+    waited: Option<Duration>,
+    group: &TargetGroup,
+    refused: &ClaimRefused,
+) -> Complaint {
     let ClaimRefused { conflicts, damaged } = refused;
     let held = conflicts.iter().map(Held::by).collect::<Vec<_>>();
     if damaged.is_empty() {
         let mut text = format!("busy: {} of {} targets are held", conflicts.len(), group.len());
+        if let Some(waited) = waited {
+            let _ = write!(text, " (waited {waited:?})");
+        }
         text.push_str(&holders(conflicts));
         return Complaint::new(Exit::BUSY, "busy", text).with("conflicts", held);
     }

@@ -1,5 +1,7 @@
 //! `ringfence show`.
 
+use std::fmt::Write as _;
+
 use ringfence::{LeaseState, Listing, Target};
 use serde::Serialize;
 
@@ -93,7 +95,7 @@ fn human(target: Target, listing: &Listing, state: &LeaseState) -> String {
     ];
     let mut text = format!("target {target} is {}\n", held(state));
     for (name, value) in lines {
-        text.push_str(&format!("{name:<9} {value}\n"));
+        let _ = writeln!(text, "{name:<9} {value}");
     }
     text
 }

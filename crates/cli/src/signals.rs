@@ -30,6 +30,12 @@ impl Interrupt {
         Ok(interrupt)
     }
 
+    /// Lets a short call on a group finish instead of ending between two of its members. Where
+    /// signals cannot be watched they end the process, as a crash would.
+    pub(crate) fn hold_off() -> Option<Self> {
+        Self::watch().ok()
+    }
+
     /// The flag, for whoever waits.
     pub(crate) fn flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.flag)

@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ringfence::model::rules::{self, ClaimRequest};
-use ringfence::{Owner, Payload, TargetGroup, TargetTable, Timestamp};
+use ringfence::{ClaimRefused, Owner, Payload, TargetGroup, TargetTable, Timestamp};
 
 use crate::output::note;
 use crate::refusal;
@@ -27,22 +27,11 @@ impl Notice {
     /// Starts telling. Without a thread to do it the wait is silent, and right all the same.
     pub(crate) fn start(table: &TargetTable, group: &TargetGroup, now: Option<Timestamp>) -> Self {
         let (stop, stopped) = channel();
-        let table = table.clone();
-        let Ok(owner) = Owner::new("somebody who only looks") else {
-            return Self { stop: None, thread: None };
-        };
-        // Asks the rule what a claim would be told, without making one.
-        let request = ClaimRequest {
-            group: group.clone(),
-            owner,
-            worker: 0,
-            payload: Payload::empty(),
-            ttl: table.info().default_ttl,
-        };
+        let (table, group) = (table.clone(), group.clone());
         let tell = move || {
             let mut pause = FIRST;
             while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
-                note(&format!("waiting for {}", in_the_way(&table, &request, now)));
+                note(&format!("waiting for {}", in_the_way(&table, &group, now)));
                 pause = LATER;
             }
         };
@@ -61,16 +50,28 @@ impl Drop for Notice {
     }
 }
 
-fn in_the_way(table: &TargetTable, request: &ClaimRequest, now: Option<Timestamp>) -> String {
-    let view = match table.look(&request.group, now) {
-        Ok(view) => view,
-        Err(error) => return format!("a table that cannot be read: {error}"),
-    };
-    match rules::claim(&view, request) {
-        Err(refused) if !refused.conflicts.is_empty() => {
-            let (held, all) = (refused.conflicts.len(), request.group.len());
+fn in_the_way(table: &TargetTable, group: &TargetGroup, now: Option<Timestamp>) -> String {
+    match refused(table, group, now) {
+        Some(refused) if !refused.conflicts.is_empty() => {
+            let (held, all) = (refused.conflicts.len(), group.len());
             format!("{held} of {all} targets{}", refusal::holders(&refused.conflicts))
         }
-        _ => "the kernel locks of the group, held by another process".to_owned(),
+        _ => "the kernel locks of the group: no lease is in the way at this moment".to_owned(),
     }
+}
+
+/// What a claim of `group` would be refused with at this moment, without making one.
+pub(crate) fn refused(
+    table: &TargetTable,
+    group: &TargetGroup,
+    now: Option<Timestamp>,
+) -> Option<ClaimRefused> {
+    let request = ClaimRequest {
+        group: group.clone(),
+        owner: Owner::new("somebody who only looks").ok()?,
+        worker: 0,
+        payload: Payload::empty(),
+        ttl: table.info().default_ttl,
+    };
+    rules::claim(&table.look(group, now).ok()?, &request).err()
 }
