@@ -94,17 +94,13 @@ impl TableMeta {
 
     /// The canonical JSON line.
     pub fn to_line(&self) -> String {
-        let mut ttl = String::new();
-        json::write_float(&mut ttl, self.ttl.seconds());
-        let mut table = String::new();
-        json::write_string(&mut table, &self.table);
         let fields = [
-            ("durability", format!("\"{}\"", self.durability.as_str())),
-            ("engine", "\"files\"".to_owned()),
+            ("durability", json::quoted(self.durability.as_str())),
+            ("engine", json::quoted("files")),
             ("format", FORMAT.to_string()),
             ("shards", self.shards.get().to_string()),
-            ("table", table),
-            ("ttl", ttl),
+            ("table", json::quoted(&self.table)),
+            ("ttl", json::float(self.ttl.seconds())),
             ("work_shards", self.work_shards.get().to_string()),
         ];
         json::object_line(&fields.into_iter().collect())

@@ -164,7 +164,7 @@ impl FilesEngine {
             match engine.recover(None, deadline) {
                 // Somebody is at work on a member; whoever meets the intent next finishes it.
                 Ok(_) | Err(Failure::Busy { .. }) => {}
-                Err(failure) => return Err(failure.into()),
+                Err(failure) => return Err(OpenError::Recovery(Box::new(failure))),
             }
         }
         Ok(engine)
@@ -305,7 +305,7 @@ pub enum OpenError {
     Probe(#[from] ProbeError),
     /// What a dead writer left could not be finished; it stands until it is.
     #[error("cannot finish what a dead writer left: {0}")]
-    Recovery(#[from] Failure),
+    Recovery(#[source] Box<Failure>),
     /// The operating system refused.
     #[error(transparent)]
     Storage(#[from] StorageError),
@@ -347,9 +347,15 @@ pub enum InitError {
         /// The count asked for.
         shards: u16,
     },
-    /// A lock or the fence counter failed.
+    /// A lock failed.
     #[error(transparent)]
-    Failure(#[from] Failure),
+    Failure(Box<Failure>),
+}
+
+impl From<Failure> for InitError {
+    fn from(failure: Failure) -> Self {
+        Self::Failure(Box::new(failure))
+    }
 }
 
 impl From<MetaError> for InitError {

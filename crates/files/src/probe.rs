@@ -250,17 +250,12 @@ fn read_cache(world: &World, path: &Path) -> Cache {
 }
 
 fn write_cache(world: &World, path: &Path, known: &Cache) -> io::Result<()> {
-    let quoted = |text: &str| {
-        let mut out = String::new();
-        json::write_string(&mut out, text);
-        out
-    };
     let first = known.len().saturating_sub(HOSTS);
     let hosts: BTreeMap<&str, String> = known
         .iter()
         .skip(first)
         .map(|(host, (boot, mount))| {
-            let fields = [("boot", quoted(boot)), ("mount", quoted(mount))];
+            let fields = [("boot", json::quoted(boot)), ("mount", json::quoted(mount))];
             let line = json::object_line(&fields.into_iter().collect());
             (host.as_str(), line.trim_end().to_owned())
         })

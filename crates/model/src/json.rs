@@ -125,6 +125,20 @@ pub fn write_string(out: &mut String, text: &str) {
     out.push('"');
 }
 
+/// A quoted string, as [`write_string`] writes it.
+pub fn quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    write_string(&mut out, text);
+    out
+}
+
+/// A finite float, as [`write_float`] writes it.
+pub fn float(number: f64) -> String {
+    let mut out = String::new();
+    write_float(&mut out, number);
+    out
+}
+
 /// Writes an object whose values are already canonical text, with a trailing newline.
 pub fn object_line(fields: &BTreeMap<&str, String>) -> String {
     let size: usize = fields.iter().map(|(key, value)| key.len() + value.len() + 4).sum();

@@ -16,7 +16,7 @@ mod holding;
 mod target;
 mod work;
 
-pub use force::{ForceRefused, force_release};
+pub use force::{ForceRefused, force_release, force_release_work};
 pub use holding::{Conflict, DamagedMember, Holding, Lost, LostMember};
 pub use target::{ClaimRefused, ClaimRequest, claim, heartbeat, release};
 pub use work::{

@@ -53,8 +53,8 @@ pub use work_table::{
 pub use ringfence_engine::{Engine, EngineInfo, Failure, StorageError};
 pub use ringfence_env::World;
 pub use ringfence_files::{
-    CheckError, CheckReport, Finding, InitError, InitOptions, OpenError, Probe, ProbeError,
-    ProbeStep, Verdict,
+    CheckError, CheckReport, Durability, Finding, InitError, InitOptions, LeftAlone, OpenError,
+    Probe, ProbeError, ProbeStep, Recovered, Verdict,
 };
 pub use ringfence_model as model;
 pub use ringfence_model::rules::{ClaimRefused, Conflict, Holding, Lost, LostMember};

@@ -44,22 +44,15 @@ pub struct LeftAlone {
 impl LeftAlone {
     /// The line that tells an operator.
     pub(crate) fn audit(&self, at: Timestamp) -> Audit {
-        let text = |text: &str| {
-            let mut out = String::new();
-            json::write_string(&mut out, text);
-            out
-        };
-        let mut time = String::new();
-        json::write_float(&mut time, at.seconds());
         let decided = match self.standing {
             Standing::Committed => "new",
             Standing::Aborting => "old",
         };
         let fields = [
-            ("at", time),
-            ("decided", text(decided)),
-            ("event", text("left-alone")),
-            ("path", text(&self.path.to_string_lossy())),
+            ("at", json::float(at.seconds())),
+            ("decided", json::quoted(decided)),
+            ("event", json::quoted("left-alone")),
+            ("path", json::quoted(&self.path.to_string_lossy())),
         ];
         Audit(json::object_line(&fields.into_iter().collect()).trim_end().to_owned())
     }

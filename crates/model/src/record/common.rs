@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::field::Fields;
 use crate::id::RecordId;
-use crate::json::{self, Object};
+use crate::json::{self, Object, float, quoted};
 use crate::payload::Payload;
 use crate::record::SCHEMA;
 use crate::time::{Moment, Timestamp, Ttl};
@@ -229,18 +229,6 @@ fn write_own(holder: &Holder, mut own: BTreeMap<&'static str, String>) -> Option
         }
     }
     Some(json::object_line(&own).trim_end().to_owned())
-}
-
-pub(super) fn quoted(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 2);
-    json::write_string(&mut out, text);
-    out
-}
-
-pub(super) fn float(number: f64) -> String {
-    let mut out = String::new();
-    json::write_float(&mut out, number);
-    out
 }
 
 /// Why stored bytes are no valid record. The record is held all the same.

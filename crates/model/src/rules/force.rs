@@ -2,7 +2,9 @@
 
 use super::holding::{LostMember, join};
 use super::target::{Member, members};
+use super::work::{self, WorkStale};
 use crate::group::TargetGroup;
+use crate::id::RecordId;
 use crate::json;
 use crate::rules::{Conflict, Holding};
 use crate::token::Token;
@@ -50,34 +52,53 @@ pub fn force_release(
     if !wrong.is_empty() {
         return Err(ForceRefused::Mismatch(wrong));
     }
-    let audit = audit_line(view, group, token, reason, owner.as_deref());
+    let targets: Vec<String> = group.targets().map(|target| target.to_string()).collect();
+    let subject = ("targets", format!("[{}]", targets.join(",")));
+    let audit = audit_line(view, subject, token, reason, owner.as_deref());
+    Ok(Transition::Edits { edits, audit: Some(audit) })
+}
+
+/// Removes a work item's record whose token is exactly `token`, whatever its state, and leaves an
+/// audit line; for a damaged record the token is the digest of its bytes.
+///
+/// Removing a committing item gives its publication up: objects that were published stay.
+pub fn force_release_work(
+    view: &View,
+    id: RecordId,
+    token: &Token,
+    reason: &str,
+) -> Result<Transition, ForceRefused> {
+    if reason.trim().is_empty() {
+        return Err(ForceRefused::NoReason);
+    }
+    let owner = match work::under(view, token) {
+        Ok(record) => Some(record.holder.owner.to_string()),
+        Err(WorkStale::Damaged(damage)) if damage.digest == *token => None,
+        Err(WorkStale::NotHeld) => return Err(ForceRefused::NotHeld),
+        Err(stale) => return Err(ForceRefused::WorkMismatch(stale)),
+    };
+    let subject = ("work", json::quoted(&id.to_string()));
+    let audit = audit_line(view, subject, token, reason, owner.as_deref());
+    let edits = vec![Edit { key: Key::work(id), to: None }];
     Ok(Transition::Edits { edits, audit: Some(audit) })
 }
 
 fn audit_line(
     view: &View,
-    group: &TargetGroup,
+    subject: (&'static str, String),
     token: &Token,
     reason: &str,
     owner: Option<&str>,
 ) -> Audit {
-    let quoted = |text: &str| {
-        let mut out = String::new();
-        json::write_string(&mut out, text);
-        out
-    };
-    let mut at = String::new();
-    json::write_float(&mut at, view.moment.wall.seconds());
-    let targets: Vec<String> = group.targets().map(|target| target.to_string()).collect();
     let fields = [
-        ("at", at),
-        ("event", quoted("force-release")),
-        ("host", quoted(&view.writer.host)),
-        ("owner", owner.map_or_else(|| "null".to_owned(), quoted)),
+        ("at", json::float(view.moment.wall.seconds())),
+        ("event", json::quoted("force-release")),
+        ("host", json::quoted(&view.writer.host)),
+        ("owner", owner.map_or_else(|| "null".to_owned(), json::quoted)),
         ("pid", view.writer.pid.to_string()),
-        ("reason", quoted(reason)),
-        ("targets", format!("[{}]", targets.join(","))),
-        ("token", quoted(token.as_str())),
+        ("reason", json::quoted(reason)),
+        subject,
+        ("token", json::quoted(token.as_str())),
     ];
     Audit(json::object_line(&fields.into_iter().collect()).trim_end().to_owned())
 }
@@ -95,4 +116,7 @@ pub enum ForceRefused {
     /// Some member is not under the token that was given.
     #[error("the token does not match: {}", join(.0))]
     Mismatch(Vec<LostMember>),
+    /// The work item is not under the token that was given.
+    #[error("the token does not match: {0}")]
+    WorkMismatch(WorkStale),
 }

@@ -176,7 +176,7 @@ fn entry(view: &View) -> Seen<'_> {
     }
 }
 
-fn under<'v>(view: &'v View, token: &Token) -> Result<&'v WorkRecord, WorkStale> {
+pub(super) fn under<'v>(view: &'v View, token: &Token) -> Result<&'v WorkRecord, WorkStale> {
     match entry(view) {
         Seen::Present(record) if record.holder.token == *token => Ok(record),
         Seen::Present(record) => Err(WorkStale::OtherToken(Holding::seen(&record.holder, view))),

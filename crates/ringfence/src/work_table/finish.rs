@@ -7,6 +7,7 @@ use ringfence_model::rules::{self, CompleteRefused, WorkStale};
 use ringfence_model::{Entry, Key, Record, RecordId, Timestamp, Token, WorkRecord, WorkStatus};
 
 use super::{Completion, ReplayError, WorkItem, WorkTable};
+use crate::force::ForceReleaseError;
 
 impl WorkTable {
     /// Publishes a committing item's manifest under the record's lock, then completes it.
@@ -56,6 +57,21 @@ impl WorkTable {
             item.record.as_ref().is_ok_and(|record| record.status == WorkStatus::Committing)
         };
         Ok(self.list(now)?.into_iter().filter(committing).collect())
+    }
+
+    /// Removes an item's record whose token is exactly `token`, whatever its state.
+    ///
+    /// For a damaged record the token is the digest that [`WorkTable::list`] shows. One audit line
+    /// with `reason` is durable before the removal is. *Refused:* nothing was written.
+    pub fn force_release(
+        &self,
+        id: RecordId,
+        token: &Token,
+        reason: &str,
+    ) -> Result<(), ForceReleaseError> {
+        let _done =
+            self.run(id, None, |view| rules::force_release_work(view, id, token, reason))??;
+        Ok(())
     }
 
     /// Removes done items that were completed longer ago than `age`; returns how many.
