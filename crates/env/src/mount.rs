@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 /// The file-system type of the mount that holds `path`, as `/proc/self/mountinfo` names it.
 pub fn type_of(path: &Path) -> io::Result<String> {
     let path = path.canonicalize()?;
-    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
+    // Mount points are bytes, not text, and `/proc` may be missing: neither is a reason to fail.
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let table = String::from_utf8_lossy(&table);
     Ok(find(&table, &path).unwrap_or_else(|| "unknown".to_owned()))
 }
 

@@ -1,7 +1,8 @@
 //! A second process, for proving that a lock excludes.
 
 use std::ffi::CString;
-use std::io;
+use std::io::{self, Read as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::Duration;
@@ -21,68 +22,103 @@ pub enum ChildLock {
     NoAnswer,
 }
 
-const ADMITTED: i32 = 0;
-const EXCLUDED: i32 = 1;
-const FAILED_BASE: i32 = 2;
+const ADMITTED: u8 = 0;
+const EXCLUDED: u8 = 1;
+const FAILED_BASE: u8 = 2;
+
+/// How long a killed child is waited for: one that hangs in the kernel cannot die.
+const REAP_PATIENCE: Duration = Duration::from_millis(200);
 
 /// Forks a child that opens `path` and asks for its exclusive lock without waiting.
+///
+/// The child answers through a pipe, because a program that ignores `SIGCHLD` never learns how its
+/// children ended.
 #[expect(unsafe_code, reason = "a second process needs fork")]
 pub fn lock_in_child(path: &Path, patience: Duration) -> io::Result<ChildLock> {
     // Made before the fork: the child of a threaded process must not allocate.
     let path = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: the child calls only async-signal-safe functions (open, flock, _exit) and touches no
-    // memory but `path`, which was made before the fork.
+    let (reader, writer) = io::pipe()?;
+    let answer_to = writer.as_raw_fd();
+    // SAFETY: the child calls only async-signal-safe functions (open, flock, write, _exit) and
+    // touches no memory but `path` and `answer_to`, which were made before the fork.
     let child = unsafe { libc::fork() };
     if child < 0 {
         return Err(io::Error::last_os_error());
     }
     if child == 0 {
-        // SAFETY: as above; `path` is a valid NUL-terminated text, and `_exit` does not return.
+        // SAFETY: as above; `path` is a valid NUL-terminated text, `answer` a byte on this stack,
+        // and `_exit` does not return.
         unsafe {
             let fd = libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW);
+            let failed = || {
+                let errno = u8::try_from(*libc::__errno_location()).unwrap_or(u8::MAX);
+                FAILED_BASE.saturating_add(errno)
+            };
             let answer = if fd < 0 {
-                FAILED_BASE + *libc::__errno_location()
+                failed()
             } else if libc::flock(fd, libc::LOCK_EX | libc::LOCK_NB) == 0 {
                 ADMITTED
+            } else if *libc::__errno_location() == libc::EWOULDBLOCK {
+                EXCLUDED
             } else {
-                match *libc::__errno_location() {
-                    libc::EWOULDBLOCK => EXCLUDED,
-                    errno => FAILED_BASE + errno,
-                }
+                failed()
             };
-            libc::_exit(answer);
+            libc::write(answer_to, (&raw const answer).cast(), 1);
+            libc::_exit(0);
         }
     }
-    wait(child, patience)
+    drop(writer);
+    let answer = read_answer(reader, patience);
+    reap(child, !matches!(answer, Ok(Some(_))));
+    Ok(match answer? {
+        None => ChildLock::NoAnswer,
+        Some(ADMITTED) => ChildLock::Admitted,
+        Some(EXCLUDED) => ChildLock::Excluded,
+        Some(code) => ChildLock::Failed(i32::from(code - FAILED_BASE)),
+    })
 }
 
-#[expect(unsafe_code, reason = "waits for the forked child")]
-fn wait(child: libc::pid_t, patience: Duration) -> io::Result<ChildLock> {
+#[expect(unsafe_code, reason = "waits for a pipe with a deadline")]
+fn read_answer(mut reader: io::PipeReader, patience: Duration) -> io::Result<Option<u8>> {
     let deadline = SystemClock.deadline(patience);
-    let mut killed = false;
     loop {
-        let mut status = 0;
-        let options = if killed { 0 } else { libc::WNOHANG };
-        // SAFETY: `child` is our own child, and `status` is a valid place for the answer.
-        let reaped = unsafe { libc::waitpid(child, &raw mut status, options) };
-        if reaped == child {
-            return Ok(match (killed, libc::WIFEXITED(status), libc::WEXITSTATUS(status)) {
-                (false, true, ADMITTED) => ChildLock::Admitted,
-                (false, true, EXCLUDED) => ChildLock::Excluded,
-                (false, true, code) => ChildLock::Failed(code - FAILED_BASE),
-                _ => ChildLock::NoAnswer,
-            });
+        let left = SystemClock.left(deadline);
+        let mut waits = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let millis = i32::try_from(left.as_millis().saturating_add(1)).unwrap_or(i32::MAX);
+        // SAFETY: one valid entry that outlives the call.
+        let ready = unsafe { libc::poll(&raw mut waits, 1, millis) };
+        if ready > 0 {
+            let mut answer = [0];
+            // Nothing at all: the child ended without an answer.
+            return Ok((reader.read(&mut answer)? == 1).then_some(answer[0]));
         }
-        if reaped < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+        if ready < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
             return Err(io::Error::last_os_error());
         }
         if SystemClock.left(deadline).is_zero() {
-            // SAFETY: `child` is our own child and was not reaped, so the number is still its own.
-            unsafe { libc::kill(child, libc::SIGKILL) };
-            killed = true;
-        } else {
-            SystemClock.sleep(Duration::from_micros(200));
+            return Ok(None);
         }
+    }
+}
+
+/// Waits for the child; one that gave no answer is killed first, and left behind if even that takes
+/// too long.
+#[expect(unsafe_code, reason = "waits for the forked child")]
+fn reap(child: libc::pid_t, kill: bool) {
+    if kill {
+        // SAFETY: `child` is our own child and was not reaped, so the number is still its own.
+        unsafe { libc::kill(child, libc::SIGKILL) };
+    }
+    let deadline = SystemClock.deadline(REAP_PATIENCE);
+    loop {
+        // SAFETY: `child` is our own child; its status is not asked for.
+        let reaped = unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::WNOHANG) };
+        let gone = reaped == child
+            || (reaped < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted);
+        if gone || SystemClock.left(deadline).is_zero() {
+            return;
+        }
+        SystemClock.sleep(Duration::from_micros(100));
     }
 }
 

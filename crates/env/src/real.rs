@@ -2,14 +2,15 @@
 //!
 //! Calls go through the C library, so that a preloaded shim can stand in for a broken file system.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::fs::{FileKind, Fs, LockFd, LockMode, Name, OpenWrite, Read, Stat, WriteFile};
@@ -36,6 +37,43 @@ fn open(path: &Path, flags: OFlags, mode: u32) -> io::Result<OwnedFd> {
     retry(|| rustix::fs::open(path, flags | ALWAYS, Mode::from_raw_mode(mode)))
 }
 
+/// Creates a file that must not exist; leaves none behind if that fails half way.
+fn create(path: &Path, flags: OFlags, mode: u32) -> io::Result<OwnedFd> {
+    let fd = open(path, flags | OFlags::CREATE | OFlags::EXCL, mode)?;
+    match enforce_mode(&fd, mode) {
+        Ok(()) => Ok(fd),
+        Err(error) => {
+            let _ = rustix::fs::unlink(path);
+            Err(error)
+        }
+    }
+}
+
+/// Opens a file, or creates it with exactly `mode`.
+fn open_or_create(path: &Path, flags: OFlags, mode: u32) -> io::Result<OwnedFd> {
+    loop {
+        match open(path, flags, 0) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            other => return other,
+        }
+        match create(path, flags, mode) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            other => return other,
+        }
+    }
+}
+
+fn kind_of(kind: FileType) -> Option<FileKind> {
+    Some(match kind {
+        FileType::RegularFile => FileKind::File,
+        FileType::Directory => FileKind::Dir,
+        FileType::Symlink => FileKind::Symlink,
+        FileType::Fifo => FileKind::Fifo,
+        FileType::Unknown => return None,
+        _ => FileKind::Other,
+    })
+}
+
 /// A new file gets exactly `mode`, whatever the process's umask takes away.
 fn enforce_mode(fd: &OwnedFd, mode: u32) -> io::Result<()> {
     let has = rustix::fs::fstat(fd)?.st_mode & 0o7777;
@@ -43,13 +81,7 @@ fn enforce_mode(fd: &OwnedFd, mode: u32) -> io::Result<()> {
 }
 
 fn describe(stat: &rustix::fs::Stat) -> Stat {
-    let kind = match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
-        rustix::fs::FileType::RegularFile => FileKind::File,
-        rustix::fs::FileType::Directory => FileKind::Dir,
-        rustix::fs::FileType::Symlink => FileKind::Symlink,
-        rustix::fs::FileType::Fifo => FileKind::Fifo,
-        _ => FileKind::Other,
-    };
+    let kind = kind_of(FileType::from_raw_mode(stat.st_mode)).unwrap_or(FileKind::Other);
     #[expect(clippy::allow_attributes, reason = "the C library's field types differ by platform")]
     #[allow(clippy::cast_sign_loss, clippy::unnecessary_cast, clippy::cast_lossless)]
     Stat {
@@ -110,15 +142,13 @@ impl Fs for RealFs {
     }
 
     fn open_write(&self, path: &Path, how: OpenWrite, mode: u32) -> io::Result<Box<dyn WriteFile>> {
-        let flags = match how {
-            OpenWrite::CreateNew => OFlags::CREATE | OFlags::EXCL,
-            OpenWrite::Append => OFlags::CREATE | OFlags::APPEND,
-            OpenWrite::Overwrite => OFlags::CREATE,
+        let flags = OFlags::WRONLY | OFlags::NONBLOCK;
+        let fd = match how {
+            OpenWrite::CreateNew => create(path, flags, mode)?,
+            OpenWrite::Append => open_or_create(path, flags | OFlags::APPEND, mode)?,
+            OpenWrite::Overwrite => open_or_create(path, flags, mode)?,
         };
-        let fd = open(path, OFlags::WRONLY | OFlags::NONBLOCK | flags, mode)?;
-        if how == OpenWrite::CreateNew {
-            enforce_mode(&fd, mode)?;
-        } else if describe(&rustix::fs::fstat(&fd)?).kind != FileKind::File {
+        if describe(&rustix::fs::fstat(&fd)?).kind != FileKind::File {
             return Err(not_regular());
         }
         Ok(Box::new(RealFile(File::from(fd))))
@@ -129,24 +159,27 @@ impl Fs for RealFs {
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<Name>> {
-        std::fs::read_dir(dir)?
-            .map(|entry| {
-                let entry = entry?;
-                let kind = entry.file_type()?;
-                let kind = if kind.is_file() {
-                    FileKind::File
-                } else if kind.is_dir() {
-                    FileKind::Dir
-                } else if kind.is_symlink() {
-                    FileKind::Symlink
-                } else if kind.is_fifo() {
-                    FileKind::Fifo
-                } else {
-                    FileKind::Other
-                };
-                Ok(Name { name: entry.file_name(), kind })
-            })
-            .collect()
+        // Opened here, because `read_dir` would follow a link.
+        let fd = open(dir, OFlags::RDONLY | OFlags::DIRECTORY, 0)?;
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::new(fd)? {
+            let entry = entry?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name == "." || name == ".." {
+                continue;
+            }
+            let kind = match kind_of(entry.file_type()) {
+                Some(kind) => kind,
+                // Not every file system says; the name may be gone by now.
+                None => match self.stat(&dir.join(name)) {
+                    Ok(stat) => stat.kind,
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                    Err(error) => return Err(error),
+                },
+            };
+            names.push(Name { name: name.to_owned(), kind });
+        }
+        Ok(names)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -158,7 +191,17 @@ impl Fs for RealFs {
     }
 
     fn mkdir(&self, path: &Path, mode: u32) -> io::Result<()> {
-        retry(|| rustix::fs::mkdir(path, Mode::from_raw_mode(mode)))
+        retry(|| rustix::fs::mkdir(path, Mode::from_raw_mode(mode)))?;
+        // A new directory gets exactly `mode`, whatever the process's mask takes away.
+        let exact = self.stat(path).and_then(|stat| {
+            if stat.mode == mode {
+                return Ok(());
+            }
+            retry(|| rustix::fs::chmod(path, Mode::from_raw_mode(mode)))
+        });
+        exact.inspect_err(|_| {
+            let _ = rustix::fs::rmdir(path);
+        })
     }
 
     fn rmdir(&self, path: &Path) -> io::Result<()> {
@@ -173,8 +216,12 @@ impl Fs for RealFs {
     }
 
     fn open_lock(&self, path: &Path, create: bool, mode: u32) -> io::Result<Box<dyn LockFd>> {
-        let flags = if create { OFlags::CREATE | OFlags::RDWR } else { OFlags::RDONLY };
-        let fd = match open(path, flags | OFlags::NONBLOCK, mode) {
+        let opened = if create {
+            open_or_create(path, OFlags::RDWR | OFlags::NONBLOCK, mode)
+        } else {
+            open(path, OFlags::RDONLY | OFlags::NONBLOCK, 0)
+        };
+        let fd = match opened {
             Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
                 return Err(not_regular());
             }
