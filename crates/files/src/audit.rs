@@ -32,11 +32,19 @@ pub fn append(
     let written = steps::write_all(&mut *file, format!("{}\n", line.0).as_bytes())
         .and_then(|()| file.sync())
         .and_then(|()| world.fs.sync_dir(layout.root()));
-    if let Err(source) = written {
-        let _ = file.set_len(before);
-        return Err(fail(source));
+    let mark = AuditMark { before, _lock: lock };
+    match written {
+        Ok(()) => Ok(mark),
+        // Part of the line may stand, so it is cut off before anybody is told that nothing does.
+        Err(source) => Err(match take_back(world, layout, &mark) {
+            Ok(()) => fail(source),
+            Err(restore) => Failure::Unknown {
+                source: StorageError::new("append to", path.display(), source),
+                restore,
+                members: vec![path.display().to_string()],
+            },
+        }),
     }
-    Ok(AuditMark { before, _lock: lock })
 }
 
 /// Takes a line back, durably.

@@ -68,7 +68,7 @@ impl<'f> DirectorySyncBatch<'f> {
 
     /// Syncs every noted directory; the number of syncs of the whole batch is returned.
     ///
-    /// After a failure nothing noted may be assumed durable.
+    /// Stops at the first failure; then nothing noted may be assumed durable.
     pub fn flush(mut self) -> Result<u64, StorageError> {
         for dir in std::mem::take(&mut self.pending) {
             self.sync(&dir)?;
@@ -76,11 +76,34 @@ impl<'f> DirectorySyncBatch<'f> {
         Ok(self.synced)
     }
 
+    /// The same, but goes on after a failure: what can become durable does.
+    pub fn flush_every(mut self) -> Result<u64, Unsynced> {
+        let mut failed: Option<Unsynced> = None;
+        for dir in std::mem::take(&mut self.pending) {
+            if let Err(error) = self.sync(&dir) {
+                let unsynced = failed.get_or_insert(Unsynced { error, dirs: Vec::new() });
+                unsynced.dirs.push(dir);
+            }
+        }
+        failed.map_or(Ok(self.synced), Err)
+    }
+
     fn sync(&mut self, dir: &Path) -> Result<(), StorageError> {
         self.synced += 1;
         let fail = |source| StorageError::new("sync directory", dir.display(), source);
         self.fs.sync_dir(dir).map_err(fail)
     }
+}
+
+/// Directories that could not be synced: nothing noted in them may be assumed durable.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct Unsynced {
+    /// The first failure.
+    #[source]
+    pub error: StorageError,
+    /// Every directory that failed, in the order in which they were noted.
+    pub dirs: Vec<PathBuf>,
 }
 
 #[cfg(test)]

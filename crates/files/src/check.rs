@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ringfence_engine::{Failure, StorageError};
-use ringfence_env::{LockMode, Name};
+use ringfence_env::{FileKind, LockMode, Name};
 use ringfence_model::{Entry, Key, Space};
 
 use crate::engine::FilesEngine;
@@ -91,12 +91,8 @@ impl FilesEngine {
     }
 
     fn walk(&self, report: &mut CheckReport, repair: bool) -> Result<(), CheckError> {
-        let root = self.layout.root();
-        for name in self.names(root)? {
-            if matches!(name.name.to_str().map(NameKind::of), Some(NameKind::Temp)) {
-                self.temporary(root.join(&name.name), report, repair)?;
-            }
-        }
+        self.top(Space::Targets, report, repair)?;
+        self.top(Space::Work, report, repair)?;
         if let Err(error) = self.fence_limit() {
             report.findings.push(Finding::FenceCounter(error.to_string()));
         }
@@ -114,6 +110,21 @@ impl FilesEngine {
                 for name in self.names(&dir)? {
                     self.name(space, &dir, &name, report, repair)?;
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// The names beside the shards of one table.
+    fn top(&self, space: Space, report: &mut CheckReport, repair: bool) -> Result<(), CheckError> {
+        let top = self.layout.space(space);
+        for name in self.names(&top)? {
+            let path = top.join(&name.name);
+            let text = name.name.to_str().unwrap_or_default();
+            if NameKind::of(text) == NameKind::Temp {
+                self.temporary(path, report, repair)?;
+            } else if !self.layout.is_ours(space, text) {
+                report.findings.push(Finding::Stray(path));
             }
         }
         Ok(())
@@ -145,6 +156,10 @@ impl FilesEngine {
                     }),
                 }
             }
+            // Nobody can lock it: every claim of this target fails until it is moved away.
+            NameKind::Lock(_) if name.kind != FileKind::File => {
+                report.findings.push(Finding::Stray(path));
+            }
             NameKind::Lock(id) => {
                 report.lock_files += 1;
                 let record = dir.join(format!("{id}.json"));
@@ -169,8 +184,7 @@ impl FilesEngine {
         report: &mut CheckReport,
         repair: bool,
     ) -> Result<(), CheckError> {
-        let is_file =
-            self.world.fs.stat(&path).is_ok_and(|stat| stat.kind == ringfence_env::FileKind::File);
+        let is_file = self.world.fs.stat(&path).is_ok_and(|stat| stat.kind == FileKind::File);
         if repair && is_file {
             let fail = |source| StorageError::new("remove", path.display(), source);
             self.world.fs.unlink(&path).map_err(fail)?;

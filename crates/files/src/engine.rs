@@ -8,6 +8,7 @@ use ringfence_engine::{
     StorageError, UnitOutcome,
 };
 use ringfence_env::{Deadline, OpenWrite, World};
+use ringfence_model::record::MAX_RECORD_BYTES;
 use ringfence_model::{
     Audit, BootMoment, Edit, Entry, FencingToken, Key, Moment, Space, Timestamp, Transition, View,
     Writer, WriterBoot,
@@ -96,7 +97,7 @@ impl Engine for FilesEngine {
                 break;
             }
         }
-        let flushed = batch.flush().and_then(|barriers| {
+        let flushed = batch.flush_every().map_err(|unsynced| unsynced.error).and_then(|barriers| {
             intents.drain(..).try_for_each(ActiveIntent::retire).map(|()| barriers)
         });
         match flushed {
@@ -242,9 +243,17 @@ impl FilesEngine {
             let Ok(index) = members.binary_search_by_key(&key, |member| member.key) else {
                 unreachable!("an edit of {key:?}, which is not in the request")
             };
-            (index, to.map(|record| record.to_line()))
+            let line = to.map(|record| record.to_line());
+            // M3. A line that no reader would accept is never written.
+            if line.as_ref().is_some_and(|line| line.len() > MAX_RECORD_BYTES) {
+                let why = format!("it would be larger than {MAX_RECORD_BYTES} bytes");
+                let why = std::io::Error::new(std::io::ErrorKind::InvalidData, why);
+                return Err(Failure::Untouched(StorageError::new("store", key.id, why)));
+            }
+            Ok((index, line))
         };
-        Ok(Prepared { changes: edits.into_iter().map(line).collect(), audit, token })
+        let changes = edits.into_iter().map(line).collect::<Result<_, _>>()?;
+        Ok(Prepared { changes, audit, token })
     }
 
     /// Phases B and C.
@@ -437,7 +446,11 @@ impl FilesEngine {
         let file =
             self.world.fs.open_write(&path, OpenWrite::CreateNew, FILE_MODE).map_err(fail)?;
         let stat = file.stat();
-        self.world.fs.unlink(&path).map_err(fail)?;
+        self.world.fs.unlink(&path).map_err(|source| {
+            // Once more, so that one failed call leaves no temporary.
+            let _ = self.world.fs.unlink(&path);
+            fail(source)
+        })?;
         // Kernels stamp files with a clock that ticks every few milliseconds; a stamp that is
         // unusable is no evidence.
         moment.store = Timestamp::from_seconds(stat.map_err(fail)?.modified).ok();

@@ -122,9 +122,13 @@ impl FenceCounter {
     }
 
     fn write_position(&self, world: &World, last: u64, durable: u64) -> Result<(), StorageError> {
-        let Some(boot) = &world.host.boot else { return Ok(()) };
         let fail = |source| StorageError::new("advance", self.position.display(), source);
-        let line = position_line(last, durable, boot);
+        // A process that cannot name its boot leaves a position that nobody believes: an older one
+        // would let the others go on below the number that is handed out here.
+        let line = match &world.host.boot {
+            Some(boot) => position_line(last, durable, boot),
+            None => position_line(last, durable, &Arc::from("")),
+        };
         let mut file =
             world.fs.open_write(&self.position, OpenWrite::Overwrite, FILE_MODE).map_err(fail)?;
         steps::write_all(&mut *file, line.as_bytes()).map_err(fail)

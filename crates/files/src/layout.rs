@@ -67,6 +67,26 @@ impl Layout {
             .is_some_and(|number| number.len() == 5 && number.bytes().all(|b| b.is_ascii_digit()))
     }
 
+    /// Whether a name beside the shards of one table is one that this engine makes.
+    pub fn is_ours(&self, space: Space, name: &str) -> bool {
+        const BESIDE: [&str; 10] = [
+            "table.json",
+            "fence",
+            "fence.next",
+            "fence.lock",
+            "gate.lock",
+            "audit.log",
+            "audit.lock",
+            "probe.json",
+            "intents",
+            "work",
+        ];
+        let is_shard = name.len() == 3
+            && name.bytes().all(|byte| byte.is_ascii_digit())
+            && name.parse().is_ok_and(|shard: u16| shard < self.shard_count(space).get());
+        is_shard || (space == Space::Targets && BESIDE.contains(&name))
+    }
+
     /// The log of force-releases.
     pub fn audit(&self) -> PathBuf {
         self.root.join("audit.log")

@@ -136,16 +136,17 @@ impl<'a> Applied<'a> {
         let mut restored = Vec::new();
         for step in self.touched.iter().rev() {
             match self.put_back(step, &mut batch) {
-                Ok(()) => restored.push(name(step)),
+                Ok(()) => restored.push(step),
                 Err(error) => {
                     unknown.push(name(step));
                     failed.get_or_insert(error);
                 }
             }
         }
-        if let Err(error) = batch.flush() {
-            unknown.append(&mut restored);
-            failed.get_or_insert(error);
+        if let Err(unsynced) = batch.flush_every() {
+            let lost = restored.iter().filter(|step| unsynced.dirs.contains(&step.paths.dir));
+            unknown.extend(lost.map(|step| name(step)));
+            failed.get_or_insert(unsynced.error);
         }
         match failed {
             None => Failure::Restored(source),

@@ -72,6 +72,7 @@ impl FilesEngine {
     /// The parent of `root` must exist. `root` may be a table of another program of this line: its
     /// records must then be placed by the same shard count.
     pub fn init(world: &World, root: &Path, options: &InitOptions) -> Result<Self, InitError> {
+        let root = &plain(root);
         let made = match world.fs.mkdir(root, DIR_MODE) {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
@@ -79,18 +80,13 @@ impl FilesEngine {
         };
         let done = Self::init_in(world, root, options);
         if made && done.is_err() {
-            // Only if nothing was put there; otherwise it stays to be looked at.
-            let _ = world.fs.unlink(&root.join("gate.lock"));
-            let _ = world.fs.rmdir(root);
+            unmake(world, root);
         }
         done
     }
 
     fn init_in(world: &World, root: &Path, options: &InitOptions) -> Result<Self, InitError> {
         check_root(world, root)?;
-        let parent = root.parent().filter(|parent| *parent != Path::new(""));
-        let parent = parent.unwrap_or(Path::new("."));
-        world.fs.sync_dir(parent).map_err(|source| storage("sync directory", parent, source))?;
         if let Some(engine) = Self::existing(world, root, options)? {
             return Ok(engine);
         }
@@ -103,13 +99,23 @@ impl FilesEngine {
             durability: options.durability,
         };
         let layout = Layout::new(root, &meta);
-        survey(world, &layout)?;
+        if let Err(error) = survey(world, &layout) {
+            // Another maker may have finished since, and the table be in use.
+            return Self::existing(world, root, options)?.ok_or(error);
+        }
+        // Before the first lock call of this process, which may never return.
+        probe::ensure(world, root)?;
+        let parent = root.parent().filter(|parent| *parent != Path::new(""));
+        let parent = parent.unwrap_or(Path::new("."));
+        world.fs.sync_dir(parent).map_err(|source| storage("sync directory", parent, source))?;
         let deadline = world.clock.deadline(GATE_PATIENCE);
         let gate = locks::acquire(world, &layout.gate(), LockMode::Exclusive, deadline)?;
-        if let Some(engine) = Self::existing(world, root, options)? {
-            return Ok(engine);
+        if !matches!(TableMeta::read(&*world.fs, root), Err(MetaError::Missing)) {
+            // Opening may take the gate itself.
+            drop(gate);
+            let made = Self::existing(world, root, options)?;
+            return made.ok_or_else(|| OpenError::NotATable { root: root.to_owned() }.into());
         }
-        probe::ensure(world, root)?;
         for space in [Space::Targets, Space::Work] {
             let top = layout.space(space);
             if top != root {
@@ -158,7 +164,7 @@ impl FilesEngine {
     /// Opens a table for every operation.
     pub fn open(world: &World, root: &Path, tuning: Tuning) -> Result<Self, OpenError> {
         let engine = Self { tuning, read_only: false, ..Self::open_read_only(world, root)? };
-        probe::ensure(world, root)?;
+        probe::ensure(world, engine.root())?;
         if engine.meta.durability == Durability::Group {
             let deadline = world.clock.deadline(GATE_PATIENCE);
             match engine.recover(None, deadline) {
@@ -173,14 +179,50 @@ impl FilesEngine {
     /// Opens a table for [`view`](ringfence_engine::Engine::view) and
     /// [`scan`](ringfence_engine::Engine::scan) only. Writes nothing, not even a probe.
     pub fn open_read_only(world: &World, root: &Path) -> Result<Self, OpenError> {
+        let root = &plain(root);
         check_root(world, root)?;
         let meta = match TableMeta::read(&*world.fs, root) {
             Err(MetaError::Missing) => return Err(OpenError::NotATable { root: root.to_owned() }),
             other => other?,
         };
         let (world, layout) = (world.clone(), Layout::new(root, &meta));
+        check_parts(&world, &layout)?;
         Ok(Self { world, layout, meta, tuning: Tuning::default(), read_only: true })
     }
+}
+
+/// The same path without a trailing slash or dot, which would make the system follow a link.
+fn plain(root: &Path) -> PathBuf {
+    root.components().collect()
+}
+
+/// Removes a root of our own making in which nothing was put; otherwise it stays to be looked at.
+fn unmake(world: &World, root: &Path) {
+    let gate = root.join("gate.lock");
+    if world.fs.stat(&gate).is_ok() {
+        // Under the gate, so that nobody else is making a table here: a waiter that wins the lock of
+        // the removed file makes a new one.
+        let now = world.clock.deadline(Duration::ZERO);
+        let Ok(_gate) = locks::acquire(world, &gate, LockMode::Exclusive, now) else { return };
+        let _ = world.fs.unlink(&gate);
+    }
+    let _ = world.fs.rmdir(root);
+}
+
+/// The directories between the root and the shards are directories of their own.
+fn check_parts(world: &World, layout: &Layout) -> Result<(), OpenError> {
+    for part in [layout.space(Space::Work), layout.intents()] {
+        match world.fs.stat(&part) {
+            Ok(stat) if stat.kind == FileKind::Dir => {}
+            Ok(stat) => {
+                let reason = format!("{} is {}, not a directory", part.display(), stat.kind);
+                return Err(OpenError::Unsafe { root: layout.root().to_owned(), reason });
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => return Err(StorageError::new("stat", part.display(), source).into()),
+        }
+    }
+    Ok(())
 }
 
 fn check_root(world: &World, root: &Path) -> Result<(), OpenError> {
@@ -243,16 +285,9 @@ fn survey(world: &World, layout: &Layout) -> Result<(), InitError> {
     let list = |dir: &Path| world.fs.list(dir).map_err(|source| storage("list", dir, source));
     for name in list(root)? {
         let text = name.name.to_string_lossy().into_owned();
-        let ours = matches!(
-            text.as_str(),
-            "gate.lock"
-                | "fence"
-                | "fence.lock"
-                | "fence.next"
-                | "work"
-                | "probe.json"
-                | "lost+found"
-        ) || text.starts_with(".nfs")
+        let ours = layout.is_ours(Space::Targets, &text)
+            || text == "lost+found"
+            || text.starts_with(".nfs")
             || NameKind::of(&text) == NameKind::Temp;
         let shard = text.len() == 3 && text.bytes().all(|byte| byte.is_ascii_digit());
         if !ours && !shard {

@@ -95,6 +95,8 @@ impl Probe {
 }
 
 const CHILD_PATIENCE: Duration = Duration::from_secs(5);
+const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
+const CLOSE_PAUSE: Duration = Duration::from_millis(2);
 
 /// Probes a directory. Leaves nothing behind, also when it fails.
 pub fn run(world: &World, dir: &Path) -> Result<Probe, ProbeError> {
@@ -103,10 +105,14 @@ pub fn run(world: &World, dir: &Path) -> Result<Probe, ProbeError> {
     let place = dir.join(format!(".probe-{}.tmp", world.unique().map_err(fail)?));
     world.fs.mkdir(&place, DIR_MODE).map_err(fail)?;
     let steps = try_all(world, &place);
-    for name in ["lock", "staged", "file"] {
-        let _ = world.fs.unlink(&place.join(name));
-    }
-    world.fs.rmdir(&place).map_err(fail)?;
+    let clear = || {
+        for name in ["lock", "staged", "file"] {
+            let _ = world.fs.unlink(&place.join(name));
+        }
+        world.fs.rmdir(&place)
+    };
+    // Once more, so that one failed call leaves nothing.
+    clear().or_else(|_| clear()).map_err(fail)?;
     Ok(Probe { dir: dir.to_owned(), mount, steps })
 }
 
@@ -166,7 +172,16 @@ fn try_one(world: &World, place: &Path, step: ProbeStep) -> io::Result<Option<St
             if !taken {
                 return Ok(Some("a free lock was refused".to_owned()));
             }
-            expect_child(fs.lock_in_child(&lock, CHILD_PATIENCE)?, ChildLock::Admitted)
+            // A child that another thread forks at this moment has the descriptor open until it
+            // executes another program: closing ours is then not yet enough.
+            let deadline = world.clock.deadline(CLOSE_PATIENCE);
+            loop {
+                let seen = fs.lock_in_child(&lock, CHILD_PATIENCE)?;
+                if seen != ChildLock::Excluded || world.clock.left(deadline).is_zero() {
+                    return expect_child(seen, ChildLock::Admitted);
+                }
+                world.clock.sleep(CLOSE_PAUSE);
+            }
         }
         ProbeStep::FileSync => steps::stage_synced(fs, &file, b"old", FILE_MODE).map(|()| None),
         ProbeStep::DirectorySync => fs.sync_dir(place).map(|()| None),
@@ -220,7 +235,8 @@ pub fn ensure(world: &World, root: &Path) -> Result<(), ProbeError> {
     }
     if let Some(mine) = mine {
         known.insert(world.host.name.to_string(), mine);
-        write_cache(world, &cache, &known).map_err(fail)?;
+        // The directory can carry the protocol whether or not that can be remembered.
+        let _ = write_cache(world, &cache, &known);
     }
     Ok(())
 }
