@@ -1,0 +1,39 @@
+//! The files engine from outside: real files, real kernel locks, real second processes.
+//!
+//! `table` makes a table and looks at every byte of it, `watch` records in what order calls
+//! returned, `child` runs this binary again as another process. The rest mirrors `src/`.
+
+#![expect(clippy::disallowed_methods, reason = "a test plays the disk and the other programs")]
+
+#[cfg(test)]
+mod barriers;
+#[cfg(test)]
+mod batch;
+#[cfg(test)]
+mod check;
+#[cfg(test)]
+mod child;
+#[cfg(test)]
+mod damage;
+#[cfg(test)]
+mod disk;
+#[cfg(test)]
+mod fault;
+#[cfg(test)]
+mod foreign;
+#[cfg(test)]
+mod group;
+#[cfg(test)]
+mod invariants;
+#[cfg(test)]
+mod locks;
+#[cfg(test)]
+mod open;
+#[cfg(test)]
+mod probe;
+#[cfg(test)]
+mod race;
+#[cfg(test)]
+mod table;
+#[cfg(test)]
+mod watch;
