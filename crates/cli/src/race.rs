@@ -52,6 +52,10 @@ const NOT_SAFE: Exit = Exit(1);
 /// What happened in all rounds.
 #[derive(Debug, Default, Serialize)]
 struct Report {
+    outcome: &'static str,
+    /// What tools read where the exit code is not 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'static str>,
     rounds: u32,
     single_winner_rounds: u32,
     wins_a: u32,
@@ -66,7 +70,6 @@ struct Report {
     median_start_skew_ms: f64,
     longest_round_ms: f64,
     total_ms: f64,
-    safe: bool,
 }
 
 /// Runs the verb.
@@ -78,7 +81,7 @@ pub(crate) fn run(args: &Args) -> Exit {
     output.finish(race(args).map(|ended| match ended {
         Err(number) => Exit::signal(number),
         Ok(report) => {
-            let exit = if report.safe { Exit::DONE } else { NOT_SAFE };
+            let exit = if report.error.is_none() { Exit::DONE } else { NOT_SAFE };
             match output.answer(&report, &text(&report)) {
                 Exit::DONE => exit,
                 unwritten => unwritten,
@@ -137,10 +140,15 @@ impl Report {
     }
 
     fn judge(&mut self) {
-        self.safe = self.single_winner_rounds == self.rounds
+        let safe = self.single_winner_rounds == self.rounds
             && self.partial_publications == 0
             && (self.leftover_records, self.leftover_temporaries) == (0, 0)
             && (self.hangs, self.failures) == (0, 0);
+        (self.outcome, self.error) = if safe {
+            ("safe", None)
+        } else {
+            ("unsafe", Some("not every round had exactly one winner and left nothing"))
+        };
     }
 }
 
@@ -192,7 +200,7 @@ mod tests {
                 report.count(round);
             }
             report.judge();
-            report.safe
+            report.error.is_none()
         };
         assert!(judged(std::slice::from_ref(&good)));
         for bad in [

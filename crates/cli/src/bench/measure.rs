@@ -23,6 +23,8 @@ use crate::signals::Interrupt;
 /// Everything that was measured.
 #[derive(Debug, Serialize)]
 pub(super) struct Measured {
+    /// `measured`.
+    pub(super) outcome: &'static str,
     /// Targets in the group.
     pub(super) targets: u64,
     /// Timed rounds.
@@ -100,7 +102,7 @@ pub(super) fn all(
         }
     }
     let (targets, rounds) = (args.targets, args.rounds);
-    Ok(Some(Measured { targets, rounds, file_system, note: None, tables }))
+    Ok(Some(Measured { outcome: "measured", targets, rounds, file_system, note: None, tables }))
 }
 
 fn one_table(

@@ -1,0 +1,88 @@
+//! The wrapper's own death.
+
+use std::time::Duration;
+
+use super::{Bed, Log, lives, spawn, until};
+use crate::support::{Ran, sleep};
+
+#[test]
+fn b63_the_command_dies_with_its_wrapper() {
+    let bed = Bed::new();
+    let log = Log(bed.path("log"));
+    // With a wait the claim runs on a thread that is gone before the command starts: its end must
+    // not count as ours.
+    let script = format!("sleep 0.3; echo $$ > {}; exec sleep 60", log.path());
+    let mut child = spawn(&mut bed.run(&["--wait", "5s"], &["sh", "-c", &script]));
+    let pid = log.wait(1)[0].clone();
+    assert!(lives(&pid));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    until("the command to die", || !lives(&pid));
+}
+
+#[test]
+fn b63_a_wrapper_killed_around_the_fork_leaves_no_command_behind() {
+    let bed = Bed::new();
+    let log = Log(bed.path("log"));
+    let script = format!("echo $$ >> {}; exec sleep 60", log.path());
+    let mut numbers = 100..;
+    for step in 0..24 {
+        let target = numbers.next().unwrap().to_string();
+        let mut command =
+            bed.command("run", &["-t", &target, "-o", "a", "--", "sh", "-c", &script]);
+        let mut child = spawn(&mut command);
+        // The fork comes some milliseconds after the start; these kills fall on both sides of it.
+        sleep(Duration::from_micros(1500 * step));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    sleep(Duration::from_millis(200));
+    until("every command to die", || log.lines().iter().all(|pid| !lives(pid)));
+    let begun = log.lines().len();
+    assert!((1..24).contains(&begun), "the kills fell on both sides of the fork: {begun}");
+}
+
+#[test]
+fn without_die_with_parent_the_command_lives_on_and_the_lease_runs_out() {
+    let bed = Bed::new();
+    let log = Log(bed.path("log"));
+    let script = format!("echo $$ > {}; exec sleep 60", log.path());
+    let options = ["--no-die-with-parent", "--ttl", "1s"];
+    let mut child = spawn(&mut bed.run(&options, &["sh", "-c", &script]));
+    let pid = log.wait(1)[0].clone();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(bed.contend(), 75);
+    until("the lease to run out", || bed.contend() == 0);
+    let lived = lives(&pid);
+    let killed = std::process::Command::new("kill").args(["-KILL", &pid]).status().unwrap();
+    assert!(lived && killed.success());
+}
+
+#[test]
+fn a_command_that_left_a_process_behind_is_done_all_the_same() {
+    let bed = Bed::new();
+    let log = Log(bed.path("log"));
+    let script = format!("sleep 60 >/dev/null 2>&1 & echo $! > {}; exit 5", log.path());
+    let child = spawn(&mut bed.run(&[], &["sh", "-c", &script]));
+    let ran = Ran::wait(child);
+    assert_eq!(ran.code, 5, "{ran:?}");
+    bed.assert_free();
+    let pid = log.wait(1)[0].clone();
+    let lived = lives(&pid);
+    let _ = std::process::Command::new("kill").args(["-KILL", &pid]).status();
+    assert!(lived, "it is nobody's business but its own");
+}
+
+#[test]
+fn a_child_signal_that_was_ignored_at_the_start_does_not_hide_the_commands_end() {
+    let bed = Bed::new();
+    let run = bed.run(&[], &["sh", "-c", "exit 8"]);
+    let script = "import os, signal, sys\n\
+                  signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n\
+                  os.execv(sys.argv[1], sys.argv[1:])\n";
+    let mut python = std::process::Command::new("python3");
+    let child = spawn(python.args(["-c", script]).arg(run.get_program()).args(run.get_args()));
+    assert_eq!(Ran::wait(child).code, 8);
+    bed.assert_free();
+}

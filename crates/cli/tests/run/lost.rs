@@ -1,0 +1,191 @@
+//! Leases that cannot be kept.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::{Bed, Log, lives, now, spawn, until};
+use crate::support::{Ran, signal, sleep};
+
+/// Ignores TERM, logs when it came, and logs every 10 ms that it lives.
+const STUBBORN: &str = "import signal, sys, time\n\
+    log = open(sys.argv[1], 'a', buffering=1)\n\
+    signal.signal(signal.SIGTERM, lambda *_: log.write(f'term {time.time()}\\n'))\n\
+    log.write('ready\\n')\n\
+    while True:\n    log.write(f'alive {time.time()}\\n'); time.sleep(0.01)\n";
+
+fn times(log: &Log, word: &str) -> Vec<f64> {
+    let lines = log.lines();
+    lines.iter().filter_map(|line| line.strip_prefix(word)?.trim().parse().ok()).collect()
+}
+
+#[test]
+fn b60_when_the_store_fails_the_command_is_dead_before_the_next_holders_starts() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: a store that fails for one process only needs root");
+        return;
+    }
+    // The wrapper sees the store through a mount of its own, which becomes read-only for it alone:
+    // its contender can claim at the very moment of expiry.
+    let bed = Bed::new();
+    let log = Log(bed.path("log"));
+    let store = bed.store();
+    let wrapper =
+        bed.run(&["--ttl", "3s", "--grace", "500ms"], &["python3", "-c", STUBBORN, log.path()]);
+    let mut private = Command::new("unshare");
+    private.args(["--mount", "--propagation", "private", "--", "sh", "-c"]);
+    private.arg("mount --bind \"$0\" \"$0\" && exec \"$@\"").arg(&store);
+    private.arg(wrapper.get_program()).args(wrapper.get_args()).stdin(Stdio::null());
+    let child = spawn(&mut private);
+    log.wait(1);
+    let started = bed.path("other-started");
+    let stamp = format!("date +%s.%N > {}", started.display());
+    let mut other = bed.command("run", &["-t", "2,3", "-o", "b", "--wait", "20s", "-q"]);
+    let other = spawn(other.args(["--", "sh", "-c", &stamp]));
+    sleep(Duration::from_millis(1200));
+    until("the wrapper's store to be read-only", || {
+        let mut remount = Command::new("nsenter");
+        remount.args(["-t", &child.id().to_string(), "-m", "mount", "-o", "remount,bind,ro"]);
+        remount.arg(&store).stderr(Stdio::null()).status().unwrap().success()
+    });
+    let failing = now();
+    let ran = Ran::wait(child);
+    assert_eq!(ran.code, 79, "{ran:?}");
+    assert_eq!(ran.err.matches("lease lost").count(), 1, "lost exactly once: {ran:?}");
+    assert!(ran.err.contains("heartbeat 1 failed"), "{ran:?}");
+    let other = Ran::wait(other);
+    assert_eq!(other.code, 0, "{other:?}");
+
+    let term = times(&log, "term");
+    let last_alive = *times(&log, "alive").last().unwrap();
+    let next: f64 = std::fs::read_to_string(&started).unwrap().trim().parse().unwrap();
+    let [term] = term.as_slice() else { panic!("one TERM: {term:?}") };
+    assert!(*term > failing, "kept while it could be");
+    assert!(last_alive - term > 0.3, "it had its grace: {}", last_alive - term);
+    assert!(last_alive < next, "overlap of {} s", last_alive - next);
+    // The ttl began at the last renewal, at most a ttl before the next holder's start.
+    assert!(next - term > 0.6, "TERM came a margin before expiry: {}", next - term);
+    // Member 1 could not be given back and nobody wanted it; it ran out like member 2.
+    assert_eq!(bed.records().len(), 1);
+}
+
+#[test]
+fn b20_a_store_that_fails_for_a_while_costs_a_warning_and_not_the_lease() {
+    let bed = Bed::new();
+    let log = Log(bed.path("log"));
+    let script = format!("echo ready > {}; sleep 4; exit 3", log.path());
+    let child = spawn(&mut bed.run(&["--ttl", "3s"], &["sh", "-c", &script]));
+    log.wait(1);
+    sleep(Duration::from_millis(600));
+    std::fs::rename(bed.store(), bed.path("away")).unwrap();
+    sleep(Duration::from_millis(1200));
+    std::fs::rename(bed.path("away"), bed.store()).unwrap();
+    assert_eq!(bed.contend(), 75);
+    let ran = Ran::wait(child);
+    assert_eq!(ran.code, 3, "{ran:?}");
+    assert!(ran.err.contains("heartbeat 1 failed"), "{ran:?}");
+    assert!(!ran.err.contains("lease lost"), "{ran:?}");
+    bed.assert_free();
+}
+
+#[test]
+fn everything_the_command_started_is_dead_when_a_lost_lease_is_reported() {
+    let bed = Bed::new();
+    let log = Log(bed.path("log"));
+    // A grandchild in a session of its own, whose parent is gone.
+    let script = format!(
+        "setsid sh -c 'trap \"\" TERM; echo $$ >> {0}; sleep 60' & echo $$ >> {0}; wait",
+        log.path()
+    );
+    let child = spawn(&mut bed.run(&["--ttl", "1s"], &["sh", "-c", &script]));
+    let pids = log.wait(2);
+    std::fs::rename(bed.store(), bed.path("away")).unwrap();
+    let ran = Ran::wait(child);
+    std::fs::rename(bed.path("away"), bed.store()).unwrap();
+    assert_eq!(ran.code, 79, "{ran:?}");
+    for pid in &pids {
+        assert!(!lives(pid), "{pid} lives");
+    }
+}
+
+#[test]
+fn b36_a_wrapper_that_was_stopped_past_expiry_is_lost_if_nobody_took_over() {
+    let bed = Bed::new();
+    let log = Log(bed.path("log"));
+    let script = format!("echo $$ > {}; exec sleep 60", log.path());
+    let child = spawn(&mut bed.run(&["--ttl", "1s"], &["sh", "-c", &script]));
+    let pid = log.wait(1)[0].clone();
+    signal(&child, "STOP");
+    sleep(Duration::from_secs(2));
+    signal(&child, "CONT");
+    let ran = Ran::wait(child);
+    assert_eq!(ran.code, 79, "{ran:?}");
+    assert_eq!(ran.err.matches("lease lost").count(), 1, "{ran:?}");
+    assert!(!lives(&pid));
+    // Still under its own token, so it could be given back: nobody has to wait any longer.
+    bed.assert_free();
+}
+
+#[test]
+fn b36_a_wrapper_that_was_stopped_and_taken_over_stops_its_command_and_writes_nothing() {
+    let bed = Bed::new();
+    let log = Log(bed.path("log"));
+    let child = spawn(&mut bed.run(&["--ttl", "1s"], &["python3", "-c", STUBBORN, log.path()]));
+    log.wait(1);
+    signal(&child, "STOP");
+    until("the take-over", || bed.contend() == 0);
+    let before = bed.records();
+    // A heartbeat may have been under way at the stop: member 1 was not taken over.
+    assert_eq!(before.len(), 3);
+    signal(&child, "CONT");
+    let ran = Ran::wait(child);
+    assert_eq!(ran.code, 79, "{ran:?}");
+    assert_eq!(bed.records(), before);
+    let count = log.lines().len();
+    sleep(Duration::from_millis(100));
+    assert_eq!(log.lines().len(), count, "the command is dead");
+}
+
+#[test]
+fn a_lease_that_is_removed_by_force_ends_the_command_at_once() {
+    let bed = Bed::new();
+    let log = Log(bed.path("log"));
+    let script = format!("echo $RINGFENCE_TOKEN > {}; exec sleep 60", log.path());
+    let child = spawn(&mut bed.run(&["--ttl", "3s"], &["sh", "-c", &script]));
+    let token = log.wait(1)[0].clone();
+    let args = ["--targets", "1,2", "--token", &token, "--reason", "test"];
+    let forced = Ran::of(&mut bed.command("force-release", &args));
+    assert_eq!(forced.code, 0, "{forced:?}");
+    let ran = Ran::wait(child);
+    assert_eq!(ran.code, 79, "{ran:?}");
+    assert!(ran.took < Duration::from_secs(3), "{ran:?}");
+}
+
+#[test]
+fn b22_heartbeats_are_never_more_than_half_a_ttl_apart_under_load() {
+    let bed = Bed::new();
+    let load: Vec<_> = (0..3)
+        .map(|_| Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap())
+        .collect();
+    let mut child = spawn(&mut bed.run(&["--ttl", "1s"], &["sleep", "10"]));
+    let mut moments: Vec<f64> = Vec::new();
+    while child.try_wait().unwrap().is_none() {
+        for (_, bytes) in bed.records().into_iter().take(1) {
+            let record: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+            let updated = record["updated"].as_f64().unwrap();
+            if moments.last() != Some(&updated) {
+                moments.push(updated);
+            }
+        }
+        sleep(Duration::from_millis(20));
+    }
+    for mut process in load {
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+    let ran = Ran::wait(child);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(moments.len() >= 20, "{moments:?}");
+    let gaps = moments.windows(2).map(|pair| pair[1] - pair[0]);
+    let longest = gaps.fold(0.0, f64::max);
+    assert!(longest <= 0.5, "a gap of {longest} s");
+}
