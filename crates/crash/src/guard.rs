@@ -1,0 +1,303 @@
+//! Everything a run mounts, attaches or starts, and its removal.
+//!
+//! Each thing is held by a guard that removes it when dropped, in a panic too. INT, TERM and HUP
+//! remove all of it, newest first. Mounts are in a namespace of this process alone, so a KILL removes
+//! them as well; of zram devices the next run removes those whose maker is gone.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::process::{Pid, Signal};
+
+use crate::context::{Trouble, command};
+
+/// Something that must not outlive the run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Resource {
+    /// A mount point.
+    Mount(PathBuf),
+    /// An attached loop device.
+    Loop(PathBuf),
+    /// A zram device by number.
+    Zram(u32),
+    /// A process by number.
+    Process(u32),
+    /// A directory that is empty by then, or a tree.
+    Dir(PathBuf),
+}
+
+static HELD: Mutex<Vec<(u64, Resource)>> = Mutex::new(Vec::new());
+static NEXT: AtomicU64 = AtomicU64::new(0);
+static CLOSING: AtomicBool = AtomicBool::new(false);
+const ZRAM_NOTES: &str = "/run/ringfence-crash";
+
+/// Removes its resource when dropped.
+#[must_use = "what is not held is removed at once"]
+#[derive(Debug)]
+pub(crate) struct Held(u64);
+
+impl Held {
+    /// Holds something that was just made.
+    pub(crate) fn new(resource: Resource) -> Self {
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        HELD.lock().unwrap().push((id, resource.clone()));
+        if CLOSING.load(Ordering::SeqCst) {
+            release(&resource);
+            // The process is about to end.
+            std::thread::sleep(Duration::from_secs(60));
+        }
+        Self(id)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let found = {
+            let held = HELD.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            held.iter().find(|(id, _)| *id == self.0).map(|(_, resource)| resource.clone())
+        };
+        if let Some(resource) = found {
+            release(&resource);
+            HELD.lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                .retain(|(id, _)| *id != self.0);
+        }
+    }
+}
+
+fn release(resource: &Resource) {
+    match resource {
+        Resource::Mount(path) => {
+            for _ in 0..200 {
+                match rustix::mount::unmount(path, UnmountFlags::NOFOLLOW) {
+                    Err(rustix::io::Errno::BUSY) => std::thread::sleep(Duration::from_millis(5)),
+                    _ => return,
+                }
+            }
+            let _ = rustix::mount::unmount(path, UnmountFlags::DETACH);
+        }
+        Resource::Loop(device) => {
+            // One that is gone already, because its last user left, is an error here and fine.
+            let _ = command("losetup", &["-d", &device.to_string_lossy()]);
+        }
+        Resource::Zram(number) => remove_zram(*number),
+        Resource::Process(pid) => {
+            if let Some(pid) = i32::try_from(*pid).ok().and_then(Pid::from_raw) {
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
+            }
+        }
+        Resource::Dir(path) => {
+            let _ = std::fs::remove_dir_all(path);
+        }
+    }
+}
+
+/// Must outlive everything that is held.
+#[must_use]
+#[derive(Debug)]
+pub(crate) struct Guard(());
+
+/// Handles INT, TERM and HUP, and removes what an earlier run that was killed has left.
+pub(crate) fn install() -> Guard {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    sweep_zram();
+    if let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]) {
+        std::thread::spawn(move || {
+            if let Some(signal) = signals.forever().next() {
+                CLOSING.store(true, Ordering::SeqCst);
+                release_all();
+                eprintln!("interrupted; everything is removed");
+                std::process::exit(128 + signal);
+            }
+        });
+    }
+    Guard(())
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        release_all();
+    }
+}
+
+fn release_all() {
+    let held = std::mem::take(&mut *HELD.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+    // Processes first: they keep the mounts busy.
+    for (_, resource) in &held {
+        if matches!(resource, Resource::Process(_)) {
+            release(resource);
+        }
+    }
+    for (_, resource) in held.iter().rev() {
+        if !matches!(resource, Resource::Process(_)) {
+            release(resource);
+        }
+    }
+}
+
+/// What is still there of this run, in words. Empty is how it must be.
+pub(crate) fn leftovers() -> Vec<String> {
+    let own = Scratch::place();
+    let own = own.to_string_lossy();
+    let mut left = Vec::new();
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    left.extend(
+        mounts.lines().filter(|line| line.contains(&*own)).map(|line| format!("mount {line}")),
+    );
+    for entry in std::fs::read_dir("/sys/block").into_iter().flatten().flatten() {
+        let backing = entry.path().join("loop/backing_file");
+        if let Ok(backing) = std::fs::read_to_string(backing)
+            && backing.contains(&*own)
+        {
+            left.push(format!("{} on {}", entry.file_name().to_string_lossy(), backing.trim()));
+        }
+    }
+    for (number, maker) in zram_notes() {
+        if maker == std::process::id() {
+            left.push(format!("zram{number}"));
+        }
+    }
+    if Path::new(&*own).exists() {
+        left.push(format!("directory {own}"));
+    }
+    left
+}
+
+/// A tmpfs of this run's own.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    _mount: Held,
+    _dir: Held,
+}
+
+impl Scratch {
+    fn place() -> PathBuf {
+        std::env::temp_dir().join(format!("ringfence-crash-{}", std::process::id()))
+    }
+
+    /// Makes and mounts it.
+    pub(crate) fn mount() -> Result<Self, Trouble> {
+        let path = Self::place();
+        std::fs::create_dir(&path)?;
+        let dir = Held::new(Resource::Dir(path.clone()));
+        rustix::mount::mount("tmpfs", &path, "tmpfs", MountFlags::empty(), c"size=4g,mode=0755")
+            .map_err(io::Error::from)?;
+        Ok(Self { _mount: Held::new(Resource::Mount(path)), _dir: dir })
+    }
+
+    /// Where it is.
+    #[expect(clippy::unused_self, reason = "only one that is mounted has a place")]
+    pub(crate) fn path(&self) -> PathBuf {
+        Self::place()
+    }
+}
+
+/// A child process, killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Process {
+    /// The child.
+    pub(crate) child: Child,
+    held: Option<Held>,
+}
+
+impl Process {
+    /// Starts it.
+    pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
+        let child = command.spawn()?;
+        let held = Some(Held::new(Resource::Process(child.id())));
+        Ok(Self { child, held })
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self) -> io::Result<ExitStatus> {
+        let status = self.child.wait()?;
+        self.forget();
+        Ok(status)
+    }
+
+    /// Kills and reaps it.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.forget();
+    }
+
+    /// Its number may belong to somebody else from now on.
+    fn forget(&mut self) {
+        if let Some(held) = self.held.take() {
+            HELD.lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                .retain(|(id, _)| *id != held.0);
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if self.held.is_some() {
+            self.kill();
+        }
+    }
+}
+
+/// Attaches a file to a free loop device with sectors of 4,096 bytes.
+pub(crate) fn attach_loop(file: &Path) -> Result<(PathBuf, Held), Trouble> {
+    let file = file.to_string_lossy();
+    let device = command("losetup", &["--find", "--show", "--sector-size", "4096", &file])?;
+    let device = PathBuf::from(device);
+    let held = Held::new(Resource::Loop(device.clone()));
+    Ok((device, held))
+}
+
+/// Makes a zram device of so many bytes.
+pub(crate) fn make_zram(bytes: u64) -> Result<(PathBuf, Held), Trouble> {
+    let number: u32 = std::fs::read_to_string("/sys/class/zram-control/hot_add")?
+        .trim()
+        .parse()
+        .map_err(|_| Trouble::Failed("zram hot_add gave no number".to_owned()))?;
+    std::fs::create_dir_all(ZRAM_NOTES)?;
+    std::fs::write(format!("{ZRAM_NOTES}/{number}"), std::process::id().to_string())?;
+    let held = Held::new(Resource::Zram(number));
+    std::fs::write(format!("/sys/block/zram{number}/disksize"), bytes.to_string())?;
+    Ok((PathBuf::from(format!("/dev/zram{number}")), held))
+}
+
+fn remove_zram(number: u32) {
+    for _ in 0..200 {
+        let reset = std::fs::write(format!("/sys/block/zram{number}/reset"), "1");
+        if reset.is_err() && Path::new(&format!("/sys/block/zram{number}")).exists() {
+            std::thread::sleep(Duration::from_millis(5));
+            continue;
+        }
+        break;
+    }
+    let _ = std::fs::write("/sys/class/zram-control/hot_remove", number.to_string());
+    if !Path::new(&format!("/sys/block/zram{number}")).exists() {
+        let _ = std::fs::remove_file(format!("{ZRAM_NOTES}/{number}"));
+        let _ = std::fs::remove_dir(ZRAM_NOTES);
+    }
+}
+
+fn zram_notes() -> Vec<(u32, u32)> {
+    let entries = std::fs::read_dir(ZRAM_NOTES).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| {
+            let number = entry.file_name().to_str()?.parse().ok()?;
+            let maker = std::fs::read_to_string(entry.path()).ok()?.trim().parse().ok()?;
+            Some((number, maker))
+        })
+        .collect()
+}
+
+fn sweep_zram() {
+    for (number, maker) in zram_notes() {
+        if !Path::new(&format!("/proc/{maker}")).exists() {
+            remove_zram(number);
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Crashes for real. A test tool: nothing that is shipped depends on it.
+//!
+//! | layer | what is real | what is tried |
+//! |---|---|---|
+//! | [`weak`] | the program, several processes | every disk that POSIX allows after a power cut; every kill |
+//! | [`block`] | the program and the file system | every subset of every flush epoch of the device |
+//! | [`mutants`] | the same | each sync of each verb left out: the layers above must notice |
+//! | [`eio`] | the same | the device fails a write or a flush |
+//! | [`sweep`] | the binary | each system call killed, and failed |
+//! | [`soak`] | many processes | the file system is cut off, round after round |
+//! | [`resource`] | tiny file systems | no space, no inodes, no quota, short writes |
+//!
+//! Every judgement is made by [`oracle`] from marks that were ordered exactly against the writes.
+//! Everything that a run mounts or starts is in [`guard`], and is gone after it.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    clippy::indexing_slicing,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "a test tool that works below the seam, and fails by panicking"
+)]
+
+mod context;
+mod guard;
+mod oracle;
+mod report;
+mod resource;
+mod soak;
+mod sweep;
+mod workload;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::context::{Args, Context, Trouble};
+use crate::report::Report;
+
+/// Crash, failure and power-cut tests of Ringfence on real processes and real file systems
+#[derive(Parser, Debug)]
+#[command(name = "ringfence-crash", version)]
+struct Cli {
+    #[command(subcommand)]
+    layer: Layer,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Layer {
+    /// Every crash state of a file system that keeps only what POSIX says it must
+    Weak(Args),
+    /// Every subset of every flush epoch, under ext4, xfs and btrfs
+    Block(Args),
+    /// Each sync left out in turn: all must be noticed
+    Mutants(Args),
+    /// A device that fails a write-back or a flush, under ext4, xfs and btrfs
+    Eio(Args),
+    /// Each system call of each verb killed, and failed
+    Sweep(Args),
+    /// Power cuts and kills, round after round
+    Soak(Args),
+    /// No space, no inodes, no quota, short writes
+    Resource(Args),
+    /// All of them; with --ci a short fixed form
+    All(Args),
+    /// One process of a workload (started by the layers)
+    #[command(hide = true)]
+    Work(workload::Args),
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().layer {
+        Layer::Work(args) => workload::run(&args),
+        Layer::Weak(args) => run(&args, &["weak"]),
+        Layer::Block(args) => run(&args, &["block"]),
+        Layer::Mutants(args) => run(&args, &["mutants"]),
+        Layer::Eio(args) => run(&args, &["eio"]),
+        Layer::Sweep(args) => run(&args, &["sweep"]),
+        Layer::Soak(args) => run(&args, &["soak"]),
+        Layer::Resource(args) => run(&args, &["resource"]),
+        Layer::All(args) => {
+            run(&args, &["weak", "block", "mutants", "eio", "sweep", "soak", "resource"])
+        }
+    }
+}
+
+fn run(args: &Args, layers: &[&str]) -> ExitCode {
+    if let Err(trouble) = context::enter_private_mounts() {
+        return context::unavailable(&trouble);
+    }
+    let guard = guard::install();
+    let report = layers_of(args, layers);
+    drop(guard);
+    let leftovers = guard::leftovers();
+    for left in &leftovers {
+        eprintln!("left behind: {left}");
+    }
+    match report {
+        Ok(report) => {
+            report.print(args.json);
+            if report.passed() && leftovers.is_empty() {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            }
+        }
+        Err(trouble) => context::unavailable(&trouble),
+    }
+}
+
+fn layers_of(args: &Args, layers: &[&str]) -> Result<Report, Trouble> {
+    let context = Context::new(args)?;
+    let mut report = Report::default();
+    for layer in layers {
+        let context = context.share(layer, layers.len());
+        let rows = match *layer {
+            "sweep" => sweep::run(&context)?,
+            "soak" => soak::run(&context)?,
+            "resource" => resource::run(&context)?,
+            other => return Err(Trouble::Missing(format!("the layer {other}"))),
+        };
+        for row in rows {
+            eprintln!("{row}");
+            report.rows.push(row);
+        }
+    }
+    Ok(report)
+}

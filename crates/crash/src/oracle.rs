@@ -1,0 +1,1 @@
+//! What may be found after a crash, judged from marks.
