@@ -1,0 +1,290 @@
+//! The calls whose every crash point is tried: how each is prepared and made.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use ringfence_engine::Engine;
+use ringfence_files::FilesEngine;
+use ringfence_model::{Fence, Key, RecordId, ShardCount, Token};
+
+use crate::history::{Caller, Fate, History, State};
+use crate::machine::Machine;
+use crate::setup::{LONG, SHARDS, Setup, blank, open, read_all, root, target};
+use crate::verbs::{Verbs, group, keys, manifest, request, work};
+
+/// A group's size and spread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// How many targets.
+    pub members: usize,
+    /// Over how many shards.
+    pub shards: u16,
+}
+
+/// The call that is cut short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each is the verb of the same name, or says more")]
+pub enum Act {
+    Init,
+    Claim,
+    /// A claim that has to raise the fence limit: the first one of a boot.
+    FenceRaise,
+    /// A claim in a shard whose directory is missing.
+    MakeShard,
+    TakeOver,
+    Heartbeat,
+    /// Two groups in one batch.
+    HeartbeatEach,
+    Release,
+    ForceRelease,
+    ClaimWork,
+    BeginCommit,
+    Complete,
+    Abandon,
+}
+
+/// Every act.
+pub const ACTS: [Act; 13] = [
+    Act::Init,
+    Act::Claim,
+    Act::FenceRaise,
+    Act::MakeShard,
+    Act::TakeOver,
+    Act::Heartbeat,
+    Act::HeartbeatEach,
+    Act::Release,
+    Act::ForceRelease,
+    Act::ClaimWork,
+    Act::BeginCommit,
+    Act::Complete,
+    Act::Abandon,
+];
+
+impl Act {
+    /// Whether it is about a group, so that its shape matters.
+    pub fn has_shape(self) -> bool {
+        !matches!(
+            self,
+            Self::Init | Self::ClaimWork | Self::BeginCommit | Self::Complete | Self::Abandon
+        )
+    }
+}
+
+/// One act on one shape.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// The call.
+    pub act: Act,
+    /// Its group.
+    pub shape: Shape,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.act.has_shape() {
+            write!(f, "{:?} {}/{}", self.act, self.shape.members, self.shape.shards)
+        } else {
+            write!(f, "{:?}", self.act)
+        }
+    }
+}
+
+/// Everything that the call needs, and what was there before it.
+#[derive(Debug)]
+pub struct Ready {
+    /// The host, settled: nothing is at risk.
+    pub machine: Machine,
+    /// The group's targets.
+    pub numbers: Vec<u64>,
+    /// The second group of a batch.
+    pub others: Vec<u64>,
+    /// The token of the group or item, where it is held.
+    pub token: Option<Token>,
+    /// That of the second group.
+    pub other_token: Option<Token>,
+    /// Every record.
+    pub before: BTreeMap<Key, State>,
+    /// The highest fence granted.
+    pub fence: Fence,
+}
+
+/// Targets of the wanted shape: the n-th member goes to the (n mod shards)-th shard.
+pub fn targets_of(shape: Shape, from: u64) -> Vec<u64> {
+    let shards = ShardCount::new(SHARDS).expect("in range");
+    let shard = |number: u64| RecordId::of_target(target(number)).shard(shards).to_string();
+    let mut found = Vec::new();
+    for number in from.. {
+        if found.len() == shape.members {
+            break;
+        }
+        let wanted = found.len() as u64 % u64::from(shape.shards);
+        if shard(number) == format!("{wanted:03}") {
+            found.push(number);
+        }
+    }
+    found
+}
+
+impl Case {
+    /// Makes the table and everything that the call presupposes.
+    pub fn prepare(self, setup: Setup) -> Ready {
+        let machine = Machine::solo(1, blank(), 1);
+        let mut ready = Ready {
+            numbers: targets_of(self.shape, 1),
+            others: targets_of(self.shape, 1000),
+            machine,
+            token: None,
+            other_token: None,
+            before: BTreeMap::new(),
+            fence: Fence(0),
+        };
+        if self.act == Act::Init {
+            return ready;
+        }
+        let mended = setup.mended();
+        let world = mended.world(&ready.machine, 0);
+        let engine = mended.init(&world).expect("a new table");
+        self.presuppose(&mut ready, &engine);
+        if self.act == Act::MakeShard {
+            Self::remove_shard(&ready);
+        }
+        let reboot = self.act == Act::FenceRaise;
+        ready.machine = ready.machine.later(ready.machine.disk().settled(), reboot);
+        if reboot {
+            open(&mended.world(&ready.machine, 0)).expect("opens after a restart");
+            ready.machine.set_disk(ready.machine.disk().settled());
+        }
+        let engine = open(&mended.world(&ready.machine, 0)).expect("opens");
+        ready.before = read_all(&engine).expect("reads").into_iter().collect();
+        ready
+    }
+
+    fn presuppose(self, ready: &mut Ready, engine: &dyn Engine) {
+        let history = History::default();
+        let machine = ready.machine.clone();
+        let verbs = verbs("old", &machine, &history, engine, None);
+        let mut highest = Fence(0);
+        let mut grant = |token: Option<Token>| {
+            let token = token.expect("granted");
+            highest = highest.max(token.fence().expect("ours"));
+            token
+        };
+        // A neighbour in every shard, which nothing may touch.
+        let neighbours = targets_of(Shape { members: 3, shards: SHARDS }, 5000);
+        grant(verbs.claim(&request("neighbour", &neighbours, 1e6)).token);
+        // Lock files that are there already, as in a table that is in use.
+        let all = [ready.numbers.as_slice(), &ready.others].concat();
+        let first = grant(verbs.claim(&request("old", &all, 5.0)).token);
+        assert_eq!(verbs.release(&group(&all), &first).fate, Fate::Done);
+        let seconds = if self.act == Act::TakeOver { 5.0 } else { 1e6 };
+        let item = work("old", 1, 1e6);
+        match self.act {
+            Act::TakeOver | Act::Heartbeat | Act::Release | Act::ForceRelease => {
+                let asked = request("old", &ready.numbers, seconds);
+                ready.token = Some(grant(verbs.claim(&asked).token));
+            }
+            Act::HeartbeatEach => {
+                let asked = request("old", &ready.numbers, seconds);
+                ready.token = Some(grant(verbs.claim(&asked).token));
+                let asked = request("old", &ready.others, seconds);
+                ready.other_token = Some(grant(verbs.claim(&asked).token));
+            }
+            Act::BeginCommit | Act::Complete | Act::Abandon => {
+                let token = grant(verbs.claim_work(&item).token);
+                if self.act == Act::Complete {
+                    let done = verbs.begin_commit(Key::work(item.id()), &token, &manifest(1));
+                    assert_eq!(done.fate, Fate::Done);
+                }
+                ready.token = Some(token);
+            }
+            _ => {}
+        }
+        if self.act == Act::TakeOver {
+            machine.advance(Duration::from_mins(1));
+        } else {
+            machine.advance(Duration::from_secs(1));
+        }
+        ready.fence = highest;
+    }
+
+    /// Takes the shard of the first target away, with everything in it.
+    fn remove_shard(ready: &Ready) {
+        let world = ready.machine.world(0);
+        let id = RecordId::of_target(target(ready.numbers[0]));
+        let shards = ShardCount::new(SHARDS).expect("in range");
+        let dir = root().join(id.shard(shards).to_string());
+        for name in world.fs.list(&dir).expect("a shard") {
+            world.fs.unlink(&dir.join(&name.name)).expect("a file");
+        }
+        world.fs.rmdir(&dir).expect("empty");
+    }
+
+    /// Makes the call. The engine may be broken.
+    pub fn act(
+        self,
+        setup: Setup,
+        ready: &Ready,
+        machine: &Machine,
+        engine: Option<&FilesEngine>,
+        history: &History,
+    ) -> Fate {
+        let Some(engine) = engine else {
+            let made = setup.init(&setup.world(machine, 0));
+            return made.map_or_else(Fate::Restored, |_| Fate::Done);
+        };
+        let verbs = verbs("new", machine, history, engine, setup.wrong);
+        let token = || ready.token.as_ref().expect("held");
+        let held = group(&ready.numbers);
+        let item = work("new", 1, 1e6);
+        let key = Key::work(item.id());
+        match self.act {
+            Act::Init => unreachable!("there is no engine before a table"),
+            Act::Claim | Act::FenceRaise | Act::MakeShard | Act::TakeOver => {
+                verbs.claim(&request("new", &ready.numbers, 1e6)).fate
+            }
+            Act::Heartbeat => verbs.heartbeat(&held, token()).fate,
+            Act::HeartbeatEach => {
+                let other = ready.other_token.clone().expect("held");
+                let both = [(held, token().clone()), (group(&ready.others), other)];
+                let fates = verbs.heartbeat_each(&both);
+                let odd = fates.iter().find(|fate| **fate != Fate::Done);
+                odd.cloned().unwrap_or(Fate::Done)
+            }
+            Act::Release => verbs.release(&held, token()).fate,
+            Act::ForceRelease => verbs.force_release(&held, token()).fate,
+            Act::ClaimWork => verbs.claim_work(&item).fate,
+            Act::BeginCommit => verbs.begin_commit(key, token(), &manifest(1)).fate,
+            Act::Complete => verbs.complete(key, token()).fate,
+            Act::Abandon => verbs.abandon(key, token()).fate,
+        }
+    }
+
+    /// The keys that the call is about.
+    pub fn keys(self, ready: &Ready) -> Vec<Key> {
+        match self.act {
+            Act::Init => Vec::new(),
+            Act::ClaimWork | Act::BeginCommit | Act::Complete | Act::Abandon => {
+                vec![Key::work(work("new", 1, 1.0).id())]
+            }
+            Act::HeartbeatEach => {
+                let mut all = keys(&group(&ready.numbers));
+                all.extend(keys(&group(&ready.others)));
+                all
+            }
+            _ => keys(&group(&ready.numbers)),
+        }
+    }
+}
+
+/// The verbs of one simulated caller that nobody disturbs.
+pub fn verbs<'a>(
+    name: &'a str,
+    machine: &'a Machine,
+    history: &'a History,
+    engine: &'a dyn Engine,
+    wrong: Option<crate::verbs::WrongRule>,
+) -> Verbs<'a> {
+    let caller = Caller { machine, proc: 0, history, engine, patience: LONG };
+    Verbs { caller, name, wrong }
+}

@@ -1,0 +1,493 @@
+//! Every crash point of a call, times every disk that a power cut there may leave.
+//!
+//! A call is made on a quiet host, and the disk is kept before each of its mutating calls and after
+//! the last. At each of these points
+//! - the process is killed: the page cache stays, somebody who had the table open goes on;
+//! - the power is cut: every reachable disk, then a restart;
+//! - the power is cut, and cut again while the restarted host recovers;
+//! - the process is killed, somebody makes the same call again, and after *that* was acknowledged
+//!   the power is cut.
+//!
+//! After each of them the table must open, show each record old or new (in [`Mode::Group`] the group
+//! wholly so), show what was acknowledged, take the next claim under a higher fence, and hold
+//! nothing that nobody can explain.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ringfence_files::{FilesEngine, Finding};
+use ringfence_model::field::Fields;
+use ringfence_model::{Fence, Key, Token, WorkStatus};
+
+use crate::case::{Act, Case, Ready, verbs};
+use crate::crash::CrashModel;
+use crate::disk::Disk;
+use crate::faults::Chaos;
+use crate::history::{Fate, History, State};
+use crate::known;
+use crate::machine::{Machine, Point};
+use crate::rng::Rng;
+use crate::setup::{LONG, Mode, Setup, open, read_all, root};
+use crate::verbs::{group, request, work};
+
+/// How far to go.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// States per crash point.
+    pub cap: usize,
+    /// Recovered states in whose recovery the power is cut again, per case.
+    pub depth2: usize,
+    /// States per crash point of a recovery.
+    pub cap2: usize,
+    /// Whether calls that fail are cut short too, and how: each mutating call by itself.
+    pub failures: bool,
+    /// Stop a case at this many violations.
+    pub enough: usize,
+}
+
+impl Limits {
+    /// Small enough for `cargo test`.
+    pub fn quick() -> Self {
+        Self { cap: 96, depth2: 8, cap2: 8, failures: false, enough: 3 }
+    }
+
+    /// Everything.
+    pub fn full() -> Self {
+        Self { cap: 2048, depth2: 200, cap2: 32, failures: true, enough: 3 }
+    }
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Crash points.
+    pub points: usize,
+    /// Disks looked at after one cut.
+    pub states: usize,
+    /// Disks looked at after a second cut.
+    pub second: usize,
+    /// Distinct ones among both.
+    pub distinct: usize,
+    /// Points at which not every reachable disk was looked at.
+    pub sampled: usize,
+    /// Kill points from which somebody went on.
+    pub kills: usize,
+    /// Calls made again after a kill that were acknowledged, and then cut.
+    pub retries: usize,
+    /// What was wrong, as far as it was counted.
+    pub violations: Vec<String>,
+    /// How often each known defect was met.
+    pub known: BTreeMap<&'static str, usize>,
+}
+
+impl Report {
+    /// Adds another report to this one.
+    pub fn add(&mut self, other: Self) {
+        self.points += other.points;
+        self.states += other.states;
+        self.second += other.second;
+        self.distinct += other.distinct;
+        self.sampled += other.sampled;
+        self.kills += other.kills;
+        self.retries += other.retries;
+        self.violations.extend(other.violations);
+        for (name, count) in other.known {
+            *self.known.entry(name).or_default() += count;
+        }
+    }
+}
+
+/// What must be found.
+#[derive(Clone, Debug)]
+struct Expected {
+    old: BTreeMap<Key, State>,
+    new: BTreeMap<Key, State>,
+    /// The keys that change together.
+    units: Vec<Vec<Key>>,
+    /// The call was acknowledged: all new.
+    acknowledged: bool,
+    /// The call failed and said that the old state was put back: all old.
+    restored: bool,
+    /// No fence up to this one may be granted again.
+    fence: Fence,
+}
+
+struct Explorer<'a> {
+    case: Case,
+    setup: Setup,
+    limits: Limits,
+    ready: &'a Ready,
+    report: Report,
+    seen: BTreeSet<(u64, bool, bool)>,
+    rng: Rng,
+}
+
+/// Tries every crash point of one case.
+pub fn explore(case: Case, setup: Setup, limits: Limits) -> Report {
+    let ready = case.prepare(setup);
+    let mut explorer = Explorer {
+        case,
+        setup,
+        limits,
+        ready: &ready,
+        report: Report::default(),
+        seen: BTreeSet::new(),
+        rng: Rng::new(11),
+    };
+    let calls = explorer.one_run("", Chaos::none());
+    if limits.failures {
+        for number in 1..=calls {
+            for late in [false, true] {
+                let label = format!("call {number} fails{} > ", if late { " late" } else { "" });
+                explorer.one_run(&label, Chaos::fail_one(number, late, 5));
+                let label =
+                    format!("calls fail{} from {number} > ", if late { " late" } else { "" });
+                explorer.one_run(&label, Chaos::fail_from(number, late, 28));
+            }
+        }
+    }
+    explorer.report
+}
+
+impl Explorer<'_> {
+    fn is_enough(&self) -> bool {
+        self.report.violations.len() >= self.limits.enough
+    }
+
+    fn wrong(&mut self, at: &str, what: impl AsRef<str>) {
+        let violation = format!("{}: {at}: {}", self.case, what.as_ref());
+        match known::name(&violation) {
+            Some(name) => *self.report.known.entry(name).or_default() += 1,
+            None => self.report.violations.push(violation),
+        }
+    }
+
+    /// Makes the call once under some faults, and tries every crash point of it.
+    fn one_run(&mut self, label: &str, chaos: Chaos) -> u64 {
+        if self.is_enough() {
+            return 0;
+        }
+        let machine = self.ready.machine.later(self.ready.machine.disk(), false);
+        let engine = self.engine(&machine);
+        let history = History::default();
+        let struck = label.is_empty();
+        machine.set_chaos(chaos);
+        machine.start_recording();
+        let fate = self.case.act(self.setup, self.ready, &machine, engine.as_ref(), &history);
+        let calls = machine.mutating();
+        machine.set_chaos(Chaos::none());
+        let points = machine.stop_recording();
+        if struck && fate != Fate::Done {
+            self.wrong(label, format!("the call ended as {fate:?} though nothing failed"));
+            return calls;
+        }
+        let last = points.len() - 1;
+        for (index, point) in points.iter().enumerate() {
+            let ended = (index == last).then_some(&fate);
+            let expected = self.expected(&history, ended, point.step);
+            let at = format!("{label}{index} {}", point.label);
+            self.report.points += 1;
+            self.kill(&at, &machine, point, &expected);
+            self.cut(&at, &machine, &point.disk, &expected, true);
+            if struck && index < last {
+                self.kill_and_retry(&at, &machine, point);
+            }
+            if self.is_enough() {
+                break;
+            }
+        }
+        if matches!(fate, Fate::Restored(_)) && self.case.act != Act::Init {
+            self.nothing_left(label, &points[last].disk);
+        }
+        calls
+    }
+
+    fn engine(&self, machine: &Machine) -> Option<FilesEngine> {
+        let has_table = self.case.act != Act::Init;
+        has_table.then(|| open(&self.setup.world(machine, 0)).expect("opens on a quiet host"))
+    }
+
+    fn expected(&self, history: &History, ended: Option<&Fate>, step: u64) -> Expected {
+        let old = self.ready.before.clone();
+        let mut new = old.clone();
+        let mut units = Vec::new();
+        let mut fence = self.ready.fence;
+        for op in history.calls() {
+            for (index, state) in &op.wrote {
+                new.insert(op.keys[*index], state.clone());
+            }
+            // Granted by the time of the crash, whether or not anybody was told.
+            if let Some((at, token)) = &op.granted
+                && at.step < step
+            {
+                fence = fence.max(token.fence());
+            }
+            units.push(op.keys);
+        }
+        new.retain(|_, state| state.digest != 0);
+        Expected {
+            old,
+            new,
+            units,
+            acknowledged: ended == Some(&Fate::Done),
+            restored: matches!(ended, Some(Fate::Restored(_))),
+            fence,
+        }
+    }
+
+    /// The process dies, the host goes on: somebody who had the table open looks at it.
+    fn kill(&mut self, at: &str, machine: &Machine, point: &Point, expected: &Expected) {
+        self.report.kills += 1;
+        let later = machine.later(self.ready.machine.disk(), false);
+        let engine = match self.engine(&later) {
+            Some(engine) => {
+                later.set_disk(point.disk.clone());
+                engine
+            }
+            None => match self.setup.init(&self.setup.world(
+                &{
+                    later.set_disk(point.disk.clone());
+                    later.clone()
+                },
+                0,
+            )) {
+                Ok(engine) => engine,
+                Err(error) => return self.wrong(&format!("{at} > kill"), error),
+            },
+        };
+        let looked = self.look(&later, &engine, expected);
+        if let Err(what) = looked {
+            self.wrong(&format!("{at} > kill"), what);
+        }
+    }
+
+    fn cut(&mut self, at: &str, machine: &Machine, disk: &Disk, expected: &Expected, again: bool) {
+        let cap = if again { self.limits.cap } else { self.limits.cap2 };
+        let model = CrashModel { cap, ..CrashModel::default() };
+        let states = disk.crash_states(&model, &mut self.rng);
+        self.report.sampled += usize::from(!states.exhaustive);
+        for (number, state) in states.disks.into_iter().enumerate() {
+            if self.is_enough() {
+                return;
+            }
+            let key = (state.digest(), expected.acknowledged, expected.restored);
+            *(if again { &mut self.report.states } else { &mut self.report.second }) += 1;
+            if !self.seen.insert(key) {
+                continue;
+            }
+            self.report.distinct += 1;
+            let at = format!("{at} > cut {number}");
+            if let Err(what) = self.restart(machine, state.clone(), expected) {
+                self.wrong(&at, what);
+            } else if again && self.report.second < self.limits.depth2 * self.limits.cap2 {
+                self.cut_in_recovery(&at, machine, state, expected);
+            }
+        }
+    }
+
+    /// The host restarts on what the power cut left.
+    fn restart(&self, machine: &Machine, disk: Disk, expected: &Expected) -> Result<(), String> {
+        let later = machine.later(disk, true);
+        let world = self.setup.mended().world(&later, 0);
+        let engine = match self.case.act {
+            Act::Init if !expected.acknowledged => self.setup.mended().init(&world),
+            _ => open(&world),
+        };
+        let engine = engine.map_err(|error| format!("does not open: {error}"))?;
+        self.look(&later, &engine, expected)
+    }
+
+    fn cut_in_recovery(&mut self, at: &str, machine: &Machine, disk: Disk, expected: &Expected) {
+        let later = machine.later(disk, true);
+        later.start_recording();
+        let world = self.setup.world(&later, 0);
+        if let Ok(engine) = open(&world) {
+            // Meets every member and changes none: no such token was ever granted.
+            let history = History::default();
+            let verbs = verbs("finder", &later, &history, &engine, None);
+            let stale = Token::new("nobody's").expect("a token");
+            let numbers = group(&self.ready.numbers);
+            let _ = verbs.heartbeat(&numbers, &stale);
+        }
+        for (index, point) in later.stop_recording().iter().enumerate() {
+            let at = format!("{at} > recovery {index} {}", point.label);
+            self.cut(&at, &later, &point.disk, expected, false);
+        }
+    }
+
+    /// Somebody makes the same call after the kill; if it is acknowledged, it survives the power.
+    fn kill_and_retry(&mut self, at: &str, machine: &Machine, point: &Point) {
+        let later = machine.later(self.ready.machine.disk(), false);
+        let engine = self.engine(&later);
+        later.set_disk(point.disk.clone());
+        let history = History::default();
+        let fate = self.case.act(self.setup, self.ready, &later, engine.as_ref(), &history);
+        if fate != Fate::Done {
+            return;
+        }
+        self.report.retries += 1;
+        // What the acknowledged call saw and wrote is what must be found.
+        let mut found = self.ready.before.clone();
+        let mut fence = self.ready.fence;
+        for op in history.calls() {
+            let Some((_, seen)) = &op.decided else { continue };
+            found.extend(op.keys.iter().copied().zip(seen.iter().cloned()));
+            for (index, state) in &op.wrote {
+                found.insert(op.keys[*index], state.clone());
+            }
+            fence = op.granted.map_or(fence, |(_, token)| fence.max(token.fence()));
+        }
+        found.retain(|_, state| state.digest != 0);
+        let expected = Expected {
+            old: found.clone(),
+            new: found,
+            units: Vec::new(),
+            acknowledged: true,
+            restored: false,
+            fence,
+        };
+        let disk = later.disk();
+        self.cut(&format!("{at} > kill, the same call again"), &later, &disk, &expected, true);
+    }
+
+    /// Everything that must be true of a table after a crash.
+    fn look(
+        &self,
+        machine: &Machine,
+        engine: &FilesEngine,
+        expected: &Expected,
+    ) -> Result<(), String> {
+        let found: BTreeMap<Key, State> = read_all(engine)?.into_iter().collect();
+        self.compare(&found, expected)?;
+        self.next_calls(machine, engine, &found, expected)?;
+        let report = engine.check().map_err(|error| error.to_string())?;
+        for finding in &report.findings {
+            match finding {
+                Finding::Temporary(_) => {}
+                Finding::Intent { .. } if self.setup.mode == Mode::Group => {}
+                other => return Err(format!("check finds {other:?}")),
+            }
+        }
+        // Repair removes what a killed writer left.
+        let repaired = engine.repair().map_err(|error| format!("repair: {error}"))?;
+        let left = engine.check().map_err(|error| error.to_string())?;
+        let odd = left.findings.iter().find(|finding| match finding {
+            Finding::Temporary(path) => !path.to_string_lossy().contains(".probe-"),
+            _ => true,
+        });
+        match odd {
+            Some(finding) => Err(format!("repair left {finding:?} and removed {repaired:?}")),
+            None => Ok(()),
+        }
+    }
+
+    fn compare(&self, found: &BTreeMap<Key, State>, expected: &Expected) -> Result<(), String> {
+        let state = |states: &BTreeMap<Key, State>, key: &Key| {
+            states.get(key).map_or(0, |state| state.digest)
+        };
+        let all: BTreeSet<&Key> =
+            found.keys().chain(expected.old.keys()).chain(expected.new.keys()).collect();
+        for key in all {
+            let (now, old, new) =
+                (state(found, key), state(&expected.old, key), state(&expected.new, key));
+            if let Some(State { damage: Some(damage), .. }) = found.get(key) {
+                return Err(format!("the record {key:?} is torn: {damage}"));
+            }
+            if expected.acknowledged && now != new {
+                return Err(format!("an acknowledged state of {key:?} is lost"));
+            }
+            if expected.restored && now != old {
+                return Err(format!("the call said that {key:?} was put back, and it was not"));
+            }
+            if now != old && now != new {
+                return Err(format!("the record {key:?} is neither old nor new"));
+            }
+        }
+        if self.setup.mode == Mode::Group {
+            for unit in &expected.units {
+                let changed: Vec<&Key> = unit
+                    .iter()
+                    .filter(|key| state(&expected.old, key) != state(&expected.new, key))
+                    .collect();
+                let is_new = |key: &&&Key| state(found, key) == state(&expected.new, key);
+                let news = changed.iter().filter(is_new).count();
+                if news != 0 && news != changed.len() {
+                    return Err(format!("{news} of {} members are new", changed.len()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whoever comes next gets everything that has run out, under a higher fence.
+    fn next_calls(
+        &self,
+        machine: &Machine,
+        engine: &FilesEngine,
+        found: &BTreeMap<Key, State>,
+        expected: &Expected,
+    ) -> Result<(), String> {
+        let fences = found.values().filter_map(|state| state.token.as_ref()?.fence());
+        let highest = fences.max().unwrap_or(Fence(0)).max(expected.fence);
+        machine.advance(LONG * 24 * 365);
+        let history = History::default();
+        let verbs = verbs("finder", machine, &history, engine, None);
+        let numbers = group(&self.ready.numbers);
+        let claimed = verbs.claim(&request("finder", &self.ready.numbers, 5.0));
+        let Some(token) = claimed.token else {
+            return Err(format!("what has run out cannot be claimed: {:?}", claimed.fate));
+        };
+        if token.fence() <= Some(highest) {
+            return Err(format!("fence {:?} was granted after {highest}", token.fence()));
+        }
+        let item = work("finder", 1, 5.0);
+        let key = Key::work(item.id());
+        match found.get(&key).and_then(|state| Some((state.status?, state.token.clone()?))) {
+            Some((WorkStatus::Committing, token)) => {
+                let completed = verbs.complete(key, &token).fate;
+                if completed != Fate::Done {
+                    return Err(format!("a committing item cannot be finished: {completed:?}"));
+                }
+            }
+            Some((WorkStatus::Done, _)) => {}
+            _ => {
+                let claimed = verbs.claim_work(&item);
+                if claimed.token.is_none() {
+                    return Err(format!("the item cannot be claimed: {:?}", claimed.fate));
+                }
+            }
+        }
+        let forced = verbs.force_release(&numbers, &token).fate;
+        if forced != Fate::Done {
+            return Err(format!("a force-release ended as {forced:?}"));
+        }
+        Self::audit(machine, &token)?;
+        let acknowledged = self.case.act == Act::ForceRelease && expected.acknowledged;
+        match (&self.ready.token, acknowledged) {
+            (Some(token), true) => Self::audit(machine, token),
+            _ => Ok(()),
+        }
+    }
+
+    /// Every acknowledged force-release has a line of its own that can be read.
+    fn audit(machine: &Machine, token: &Token) -> Result<(), String> {
+        let bytes = machine.disk().file(&root().join("audit.log")).unwrap_or_default();
+        let told = bytes.split(|byte| *byte == b'\n').any(|line| {
+            let is_json = Fields::parse(line).is_ok();
+            is_json && String::from_utf8_lossy(line).contains(token.as_str())
+        });
+        if told { Ok(()) } else { Err("a force-release has no readable audit line".into()) }
+    }
+
+    fn nothing_left(&mut self, label: &str, disk: &Disk) {
+        let left = disk.tree().into_keys().find(|path| {
+            let path = path.to_string_lossy();
+            path.contains(".tmp") && !path.contains(".probe-")
+        });
+        if let Some(path) = left {
+            // Removing a temporary can fail as well, when everything does.
+            if !label.contains("calls fail") {
+                self.wrong(label, format!("a failed call left {}", path.display()));
+            }
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! What may go wrong, and how often.
+
+use std::path::Path;
+
+use crate::rng::Rng;
+
+/// The kinds of call into the file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(missing_docs, reason = "each is the call of the same name")]
+pub enum Call {
+    Read,
+    OpenWrite,
+    Write,
+    SyncFile,
+    SetLen,
+    Stat,
+    List,
+    Rename,
+    Unlink,
+    Mkdir,
+    Rmdir,
+    SyncDir,
+    OpenLock,
+    TryLock,
+    Unlock,
+}
+
+impl Call {
+    /// Whether a crash just before and just after it may differ.
+    pub fn mutates(self) -> bool {
+        !matches!(self, Self::Read | Self::Stat | Self::List | Self::TryLock | Self::Unlock)
+    }
+
+    /// Whether an error of it may come after its effect.
+    fn may_be_late(self) -> bool {
+        matches!(self, Self::Rename | Self::Unlink | Self::Mkdir | Self::SyncFile | Self::SyncDir)
+    }
+}
+
+/// What strikes one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Strike {
+    None,
+    /// Fails without effect.
+    Before(i32),
+    /// Has its effect, and fails all the same. A sync that fails like this is final.
+    After(i32),
+}
+
+/// Rates are per million calls.
+#[derive(Clone, Debug)]
+pub struct Chaos {
+    /// Hand the baton to somebody else.
+    pub switch_rate: u32,
+    /// Stop a process for a while (SIGSTOP).
+    pub stop_rate: u32,
+    /// The longest stop.
+    pub longest_stop_ms: u64,
+    /// Kill a process.
+    pub kill_rate: u32,
+    /// Cut the power.
+    pub cut_rate: u32,
+    /// Set the wall clock.
+    pub jump_rate: u32,
+    /// Suspend the host.
+    pub suspend_rate: u32,
+    /// Begin a run of errors.
+    pub error_rate: u32,
+    /// Write less than was asked for.
+    pub short_write_rate: u32,
+    /// Fails exactly the calls with these numbers, counted from 1 over mutating calls.
+    pub fail_calls: Vec<u64>,
+    /// Fails every mutating call from this number on.
+    pub fail_from: Option<u64>,
+    /// Whether those calls have their effect before they fail.
+    pub fail_late: bool,
+    /// The error of those calls.
+    pub fail_errno: i32,
+    rng: Rng,
+    mutating: u64,
+    burst: u64,
+    strikes: u64,
+}
+
+impl Chaos {
+    /// Nothing goes wrong, and nobody is preempted.
+    pub fn none() -> Self {
+        Self {
+            switch_rate: 0,
+            stop_rate: 0,
+            longest_stop_ms: 1,
+            kill_rate: 0,
+            cut_rate: 0,
+            jump_rate: 0,
+            suspend_rate: 0,
+            error_rate: 0,
+            short_write_rate: 0,
+            fail_calls: Vec::new(),
+            fail_from: None,
+            fail_late: false,
+            fail_errno: 5,
+            rng: Rng::new(0),
+            mutating: 0,
+            burst: 0,
+            strikes: 0,
+        }
+    }
+
+    /// Processes take turns; nothing else goes wrong.
+    pub fn turns() -> Self {
+        Self { switch_rate: 300_000, ..Self::none() }
+    }
+
+    /// Everything goes wrong now and then, in a mixture that the seed decides: some runs are mostly
+    /// kills, some mostly errors, some calm.
+    pub fn storm(seed: u64) -> Self {
+        let mut rng = Rng::new(seed).fork(77);
+        let mut rate = |most: u32| {
+            let level = [0, 1, 4, 10][rng.index(4)];
+            most * level / 10
+        };
+        Self {
+            switch_rate: 50_000 + rate(500_000),
+            stop_rate: rate(2_000),
+            longest_stop_ms: 40_000,
+            kill_rate: rate(2_500),
+            cut_rate: rate(700),
+            jump_rate: rate(600),
+            suspend_rate: rate(600),
+            error_rate: rate(2_000),
+            short_write_rate: rate(50_000),
+            rng: Rng::new(seed).fork(78),
+            ..Self::none()
+        }
+    }
+
+    /// Exactly one mutating call fails.
+    pub fn fail_one(number: u64, late: bool, errno: i32) -> Self {
+        Self { fail_calls: vec![number], fail_late: late, fail_errno: errno, ..Self::none() }
+    }
+
+    /// Every mutating call fails from one on.
+    pub fn fail_from(number: u64, late: bool, errno: i32) -> Self {
+        Self { fail_from: Some(number), fail_late: late, fail_errno: errno, ..Self::none() }
+    }
+
+    /// How many mutating calls were made under this.
+    pub fn mutating(&self) -> u64 {
+        self.mutating
+    }
+
+    pub(crate) fn strikes(&self) -> u64 {
+        self.strikes
+    }
+
+    pub(crate) fn strike(&mut self, call: Call, path: &Path) -> Strike {
+        let strike = self.choose(call, path);
+        self.strikes += u64::from(strike != Strike::None);
+        strike
+    }
+
+    fn choose(&mut self, call: Call, path: &Path) -> Strike {
+        if call.mutates() {
+            self.mutating += 1;
+            let from = self.fail_from.is_some_and(|from| self.mutating >= from);
+            if from || self.fail_calls.contains(&self.mutating) {
+                return Self::fail(call, self.fail_errno, self.fail_late);
+            }
+        }
+        // Errors come in runs, so that an undo fails too now and then. The probe is left alone: its
+        // own tests are elsewhere, and a run in which no table opens shows nothing.
+        let probing = path.to_string_lossy().contains(".probe-");
+        if probing || matches!(call, Call::Unlock | Call::TryLock) {
+            return Strike::None;
+        }
+        if self.burst > 0 {
+            self.burst -= 1;
+        } else if self.rng.chance(self.error_rate) {
+            self.burst = [0, 0, 2, 12][self.rng.index(4)];
+        } else {
+            return Strike::None;
+        }
+        let errno = match call {
+            Call::Write | Call::OpenWrite | Call::Mkdir | Call::Rename => [5, 28, 122, 30],
+            Call::SyncFile | Call::SyncDir => [5, 5, 28, 4],
+            _ => [5, 5, 24, 30],
+        }[self.rng.index(4)];
+        let late = self.rng.chance(400_000);
+        Self::fail(call, errno, late)
+    }
+
+    fn fail(call: Call, errno: i32, late: bool) -> Strike {
+        if late && call.may_be_late() { Strike::After(errno) } else { Strike::Before(errno) }
+    }
+}

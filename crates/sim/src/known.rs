@@ -1,0 +1,38 @@
+//! Violations that were found, reported and are not mended yet.
+//!
+//! They are counted apart, so that they hide nothing new. A defect that is mended leaves this list.
+
+/// A defect that is known.
+#[derive(Debug)]
+pub struct Known {
+    /// What it is.
+    pub name: &'static str,
+    /// All of these are in the text of a violation that is one of its kind.
+    pub signs: &'static [&'static str],
+}
+
+/// Every known defect.
+pub const KNOWN: &[Known] = &[
+    Known {
+        name: "a repeated begin-commit is acknowledged before the first one is durable",
+        signs: &["BeginCommit", "the same call again", "an acknowledged state"],
+    },
+    Known {
+        name: "a torn audit line swallows the next one",
+        signs: &["ForceRelease", "no readable audit line"],
+    },
+    Known {
+        name: "init acknowledges a table whose description is not durable yet",
+        signs: &["Init", "the same call again", "is not a table"],
+    },
+    Known {
+        name: "a shard directory that a dead process made is used before it is durable",
+        signs: &["MakeShard", "the same call again", "an acknowledged state"],
+    },
+];
+
+/// The known defect that a violation is of.
+pub fn name(violation: &str) -> Option<&'static str> {
+    let known = KNOWN.iter().find(|known| known.signs.iter().all(|sign| violation.contains(sign)));
+    known.map(|known| known.name)
+}

@@ -1,0 +1,39 @@
+//! The engine's own code, in a world that a seed decides. Never shipped.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`disk`] | a disk on which only syncs are durable |
+//! | [`crash`] | every disk that a power cut may leave |
+//! | [`machine`] | one host: processes that take turns, kernel locks, virtual time |
+//! | [`fs`], [`clock`] | that host behind the product's own seam |
+//! | [`faults`] | what may go wrong, and how often |
+//! | [`history`] | calls on the engine, written down |
+//! | [`setup`], [`verbs`] | the table under test and the calls on it |
+//! | [`case`], [`exhaustive`] | every crash point of one call |
+//! | [`sabotage`] | promises broken on purpose |
+//! | [`known`] | defects that wait to be mended |
+//! | [`linear`] | whether some order of the calls explains all of it |
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::missing_panics_doc,
+    reason = "a simulation fails by panicking, and nothing shipped depends on it"
+)]
+
+pub mod case;
+pub mod clock;
+pub mod crash;
+pub mod disk;
+pub mod exhaustive;
+pub mod faults;
+pub mod fs;
+pub mod history;
+pub mod known;
+pub mod linear;
+pub mod machine;
+pub mod rng;
+pub mod sabotage;
+pub mod setup;
+pub mod verbs;

@@ -1,0 +1,705 @@
+//! One simulated host: a disk, kernel locks, clocks and processes, all decided by one seed.
+//!
+//! Each simulated process is a closure on a thread of its own, but exactly one of them runs at any
+//! moment: it has the *baton*. At every call into the world the scheduler may hand the baton on,
+//! stop a process, kill it, or cut the power. A process that is killed unwinds at its next call by a
+//! panic that only the top of its thread catches; until then none of its calls has any effect.
+//!
+//! Time is virtual. It moves a little with every call, and jumps when everybody sleeps.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher as _};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use ringfence_env::{HostIdentity, LockMode, World};
+
+use crate::clock::{SimClock, SimEntropy};
+use crate::disk::{Disk, EIO, Ino};
+use crate::faults::{Call, Chaos, Strike};
+use crate::fs::SimFs;
+use crate::rng::Rng;
+
+/// A simulated host. Clones share it.
+#[derive(Clone)]
+pub struct Machine(Arc<Shared>);
+
+struct Shared {
+    core: Mutex<Core>,
+    /// One per process, for the baton.
+    turns: Vec<Condvar>,
+}
+
+/// The panic payload of a process that was killed.
+struct Killed;
+
+/// How a simulated process ended its last life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Its closure returned.
+    Returned,
+    /// It panicked: a bug in what was simulated.
+    Panicked(String),
+}
+
+/// A moment at which the power went.
+#[derive(Clone, Debug)]
+pub struct Cut {
+    /// The step.
+    pub step: u64,
+    /// What was left.
+    pub disk: Disk,
+    /// The boot that began then.
+    pub boot: u64,
+    /// The wall clock then.
+    pub wall: Duration,
+}
+
+/// The state of a disk just before one call.
+#[derive(Clone, Debug)]
+pub struct Point {
+    /// The call, as `sync 001/ab12.json`.
+    pub label: String,
+    /// The calls before it.
+    pub step: u64,
+    /// The disk.
+    pub disk: Disk,
+}
+
+/// What the scheduler knows of one process.
+#[derive(Clone, Debug)]
+struct Proc {
+    state: State,
+    /// To unwind at its next call.
+    doomed: bool,
+    /// Unwinding: no call of it has an effect.
+    dead: bool,
+    life: u32,
+    record_changes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Ready,
+    Until(Duration),
+    Finished,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lock {
+    fd: u64,
+    proc: usize,
+    mode: LockMode,
+}
+
+#[derive(Clone)]
+pub(crate) struct Core {
+    pub(crate) disk: Disk,
+    /// Since the simulation began, suspend left out.
+    now: Duration,
+    slept: Duration,
+    skew: i64,
+    boot: u64,
+    /// `now` and `now + slept` when this boot began.
+    booted: (Duration, Duration),
+    locks: BTreeMap<Ino, Vec<Lock>>,
+    fds: u64,
+    procs: Vec<Proc>,
+    current: usize,
+    scheduled: bool,
+    rng: Rng,
+    entropy: Rng,
+    chaos: Chaos,
+    steps: u64,
+    trace: u64,
+    log: Option<Vec<String>>,
+    recorder: Option<Vec<Point>>,
+    cuts: Vec<Cut>,
+}
+
+/// The wall clock when a simulation begins.
+const EPOCH: u64 = 1_700_000_000;
+
+impl Machine {
+    /// A host with this disk, of this boot, for one process that nobody disturbs.
+    pub fn solo(seed: u64, disk: Disk, boot: u64) -> Self {
+        Self::new(seed, disk, boot, 1, Chaos::none())
+    }
+
+    /// A host for several processes.
+    pub fn new(seed: u64, disk: Disk, boot: u64, procs: usize, chaos: Chaos) -> Self {
+        let rng = Rng::new(seed);
+        let proc =
+            Proc { state: State::Ready, doomed: false, dead: false, life: 0, record_changes: 0 };
+        let core = Core {
+            disk,
+            now: Duration::from_secs(boot * 1000),
+            slept: Duration::ZERO,
+            skew: 0,
+            boot,
+            booted: (Duration::from_secs(boot * 1000), Duration::from_secs(boot * 1000)),
+            locks: BTreeMap::new(),
+            fds: 0,
+            procs: vec![proc; procs],
+            current: 0,
+            scheduled: false,
+            entropy: rng.fork(1),
+            rng: rng.fork(2),
+            chaos,
+            steps: 0,
+            trace: 0,
+            log: None,
+            recorder: None,
+            cuts: Vec::new(),
+        };
+        Self(Arc::new(Shared {
+            core: Mutex::new(core),
+            turns: (0..procs).map(|_| Condvar::new()).collect(),
+        }))
+    }
+
+    /// This host later, with nobody running: killed processes are gone and their locks are free. With
+    /// `reboot` it is the next boot of the same host; `disk` is then what the power cut left.
+    #[must_use]
+    pub fn later(&self, disk: Disk, reboot: bool) -> Self {
+        let mut core = self.core().clone();
+        core.disk = disk;
+        core.locks.clear();
+        core.recorder = None;
+        core.cuts.clear();
+        core.chaos = Chaos::none();
+        core.procs.iter_mut().for_each(|proc| proc.record_changes = 0);
+        if reboot {
+            core.now += Duration::from_secs(1);
+            core.boot += 1;
+            core.booted = (core.now, core.now + core.slept);
+        }
+        let turns = core.procs.iter().map(|_| Condvar::new()).collect();
+        Self(Arc::new(Shared { core: Mutex::new(core), turns }))
+    }
+
+    /// Puts another disk in, under the processes that run.
+    pub fn set_disk(&self, disk: Disk) {
+        self.core().disk = disk;
+    }
+
+    /// The world as one process of this host sees it in the present boot.
+    pub fn world(&self, proc: usize) -> World {
+        let boot = self.core().boot;
+        World {
+            fs: Arc::new(SimFs::new(self.clone(), proc)),
+            clock: Arc::new(SimClock::new(self.clone(), proc)),
+            entropy: Arc::new(SimEntropy::new(self.clone())),
+            host: Arc::new(HostIdentity {
+                name: "sim".into(),
+                boot: Some(format!("boot-{boot}").into()),
+                uid: 0,
+            }),
+        }
+    }
+
+    /// Runs one process per closure until all have returned. A process that is killed begins its
+    /// closure again after a while; the closure gets the number of its life.
+    pub fn run(&self, procs: Vec<Box<dyn Fn(World, u32) + Send>>) -> Vec<Ending> {
+        assert_eq!(procs.len(), self.0.turns.len(), "one closure per process");
+        {
+            let mut core = self.core();
+            core.scheduled = true;
+            core.current = core.pick(0);
+        }
+        let threads: Vec<_> = procs
+            .into_iter()
+            .enumerate()
+            .map(|(proc, body)| {
+                let machine = self.clone();
+                thread::Builder::new()
+                    .name(format!("sim-{proc}"))
+                    .stack_size(1 << 20)
+                    .spawn(move || machine.live(proc, &*body))
+                    .expect("a thread")
+            })
+            .collect();
+        let endings = threads.into_iter().map(|thread| thread.join().expect("caught")).collect();
+        self.core().scheduled = false;
+        endings
+    }
+
+    fn live(&self, proc: usize, body: &(dyn Fn(World, u32) + Send)) -> Ending {
+        drop(self.wait_for_turn(proc, self.core()));
+        loop {
+            let life = {
+                let mut core = self.core();
+                core.procs[proc].doomed = false;
+                core.procs[proc].life
+            };
+            let world = self.world(proc);
+            let ended = catch_unwind(AssertUnwindSafe(|| body(world, life)));
+            let mut core = self.core();
+            core.free_locks(proc);
+            let ending = match ended {
+                Err(payload) if payload.is::<Killed>() => {
+                    let delay = Duration::from_micros(core.rng.between(1, 20_000_000));
+                    let again = core.now + delay;
+                    let me = &mut core.procs[proc];
+                    me.dead = false;
+                    me.doomed = false;
+                    me.life += 1;
+                    me.state = State::Until(again);
+                    let next = core.pick(proc);
+                    self.pass(&mut core, next);
+                    drop(self.wait_for_turn(proc, core));
+                    continue;
+                }
+                Err(payload) => Ending::Panicked(message(&*payload)),
+                Ok(()) => Ending::Returned,
+            };
+            core.procs[proc].state = State::Finished;
+            core.mix(&("end", proc));
+            if core.procs.iter().any(|other| other.state != State::Finished) {
+                let next = core.pick(proc);
+                self.pass(&mut core, next);
+            }
+            return ending;
+        }
+    }
+
+    fn pass(&self, core: &mut Core, next: usize) {
+        core.current = next;
+        self.0.turns[next].notify_one();
+    }
+
+    fn wait_for_turn<'a>(
+        &'a self,
+        proc: usize,
+        core: MutexGuard<'a, Core>,
+    ) -> MutexGuard<'a, Core> {
+        let turn = &self.0.turns[proc];
+        turn.wait_while(core, |core| core.current != proc).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn core(&self) -> MutexGuard<'_, Core> {
+        self.0.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands the baton on if the scheduler says so, and takes it back.
+    fn yield_turn<'a>(
+        &'a self,
+        proc: usize,
+        mut core: MutexGuard<'a, Core>,
+    ) -> MutexGuard<'a, Core> {
+        let next = core.pick(proc);
+        if next != proc {
+            self.pass(&mut core, next);
+            core = self.wait_for_turn(proc, core);
+        }
+        Self::die_if_doomed(proc, core)
+    }
+
+    fn die_if_doomed(proc: usize, mut core: MutexGuard<'_, Core>) -> MutexGuard<'_, Core> {
+        if !core.procs[proc].doomed {
+            return core;
+        }
+        core.procs[proc].dead = true;
+        core.free_locks(proc);
+        drop(core);
+        resume_unwind(Box::new(Killed))
+    }
+
+    /// Every call into the file system begins here. The error, if any, is what the call returns
+    /// before it has any effect.
+    pub(crate) fn enter(&self, proc: usize, call: Call, path: &Path) -> io::Result<Turn<'_>> {
+        let mut core = self.core();
+        if core.procs[proc].dead {
+            return Err(io::Error::from_raw_os_error(EIO));
+        }
+        if core.scheduled {
+            core.tick(call);
+            core.disturb(proc);
+            core = Self::die_if_doomed(proc, core);
+            core = self.yield_turn(proc, core);
+        }
+        core.steps += 1;
+        let boot = core.boot;
+        core.mix(&(proc, call, plain(path), boot));
+        if core.log.is_some() {
+            let line = format!("{} p{proc} {call:?} {}", core.steps, path.display());
+            core.log.as_mut().expect("asked for").push(line);
+        }
+        core.record(call, path);
+        let strike = core.chaos.strike(call, path);
+        if let Strike::Before(errno) = strike {
+            core.mix(&errno);
+            return Err(io::Error::from_raw_os_error(errno));
+        }
+        Ok(Turn { core, strike })
+    }
+
+    pub(crate) fn sleep(&self, proc: usize, duration: Duration) {
+        let mut core = self.core();
+        if core.procs[proc].dead {
+            return;
+        }
+        if !core.scheduled {
+            core.now += duration;
+            return;
+        }
+        core = Self::die_if_doomed(proc, core);
+        core.disturb(proc);
+        let wake = core.now + duration;
+        core.procs[proc].state = State::Until(wake);
+        drop(self.yield_turn(proc, core));
+    }
+
+    pub(crate) fn fill(&self, bytes: &mut [u8]) {
+        let mut core = self.core();
+        for byte in bytes {
+            *byte = u8::try_from(core.entropy.below(256)).unwrap_or(0);
+        }
+    }
+
+    pub(crate) fn wall(&self) -> Duration {
+        self.core().wall()
+    }
+
+    pub(crate) fn boottime(&self) -> Duration {
+        let core = self.core();
+        (core.now + core.slept).saturating_sub(core.booted.1)
+    }
+
+    pub(crate) fn monotonic(&self) -> Duration {
+        let core = self.core();
+        core.now.saturating_sub(core.booted.0)
+    }
+
+    /// The time that really passed since the simulation began, whatever any clock says.
+    pub fn truth(&self) -> Duration {
+        let core = self.core();
+        core.now + core.slept
+    }
+
+    /// How many calls were made so far.
+    pub fn steps(&self) -> u64 {
+        self.core().steps
+    }
+
+    /// The number of this boot.
+    pub fn boot(&self) -> u64 {
+        self.core().boot
+    }
+
+    /// A number for everything that happened; the same seed gives the same number.
+    pub fn trace(&self) -> u64 {
+        self.core().trace
+    }
+
+    /// Keeps a line per call from now on.
+    pub fn keep_log(&self) {
+        self.core().log = Some(Vec::new());
+    }
+
+    /// The lines kept.
+    pub fn log(&self) -> Vec<String> {
+        self.core().log.clone().unwrap_or_default()
+    }
+
+    /// The disk as programs see it, with what a power cut may do to it.
+    pub fn disk(&self) -> Disk {
+        self.core().disk.clone()
+    }
+
+    /// Every power cut so far.
+    pub fn cuts(&self) -> Vec<Cut> {
+        self.core().cuts.clone()
+    }
+
+    /// How many names of records this process changed so far.
+    pub fn record_changes(&self, proc: usize) -> u64 {
+        self.core().procs[proc].record_changes
+    }
+
+    /// What the kernel still has locked.
+    pub fn held_locks(&self) -> usize {
+        self.core().locks.values().map(Vec::len).sum()
+    }
+
+    /// Changes what may go wrong from now on.
+    pub fn set_chaos(&self, chaos: Chaos) {
+        self.core().chaos = chaos;
+    }
+
+    /// How many mutating calls were made since [`Machine::set_chaos`].
+    pub fn mutating(&self) -> u64 {
+        self.core().chaos.mutating()
+    }
+
+    /// How many calls were struck by a fault.
+    pub fn strikes(&self) -> u64 {
+        self.core().chaos.strikes()
+    }
+
+    /// Lets time pass for everybody.
+    pub fn advance(&self, by: Duration) {
+        self.core().now += by;
+    }
+
+    /// Sets the wall clock this many milliseconds off.
+    pub fn set_skew(&self, milliseconds: i64) {
+        self.core().skew = milliseconds;
+    }
+
+    /// Keeps the disk before each mutating call from now on.
+    pub fn start_recording(&self) {
+        self.core().recorder = Some(Vec::new());
+    }
+
+    /// The disks kept, with the present one at the end.
+    pub fn stop_recording(&self) -> Vec<Point> {
+        let mut core = self.core();
+        let mut points = core.recorder.take().unwrap_or_default();
+        points.push(Point { label: "end".into(), step: u64::MAX, disk: core.disk.clone() });
+        points
+    }
+}
+
+impl std::fmt::Debug for Machine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Machine").finish_non_exhaustive()
+    }
+}
+
+/// A call that is under way: nobody else runs.
+pub(crate) struct Turn<'a> {
+    pub(crate) core: MutexGuard<'a, Core>,
+    pub(crate) strike: Strike,
+}
+
+impl Turn<'_> {
+    /// The error of a call that had its effect all the same.
+    pub(crate) fn late<T>(&self, done: io::Result<T>) -> io::Result<T> {
+        match (done, self.strike) {
+            (Ok(_), Strike::After(errno)) => Err(io::Error::from_raw_os_error(errno)),
+            (done, _) => done,
+        }
+    }
+}
+
+impl Core {
+    fn mix(&mut self, what: &impl Hash) {
+        let mut hasher = DefaultHasher::new();
+        self.trace.hash(&mut hasher);
+        self.now.hash(&mut hasher);
+        what.hash(&mut hasher);
+        self.trace = hasher.finish();
+    }
+
+    pub(crate) fn wall(&self) -> Duration {
+        let true_wall = Duration::from_secs(EPOCH) + self.now + self.slept;
+        let skew = Duration::from_millis(self.skew.unsigned_abs());
+        if self.skew < 0 { true_wall.saturating_sub(skew) } else { true_wall + skew }
+    }
+
+    pub(crate) fn wall_seconds(&self) -> f64 {
+        self.wall().as_secs_f64()
+    }
+
+    /// Calls take time; syncs take more of it.
+    fn tick(&mut self, call: Call) {
+        let micros = match call {
+            Call::SyncFile | Call::SyncDir => self.rng.between(100, 3000),
+            _ => self.rng.between(1, 30),
+        };
+        self.now += Duration::from_micros(micros);
+    }
+
+    /// Who runs next. Moves time on when nobody can run now.
+    fn pick(&mut self, me: usize) -> usize {
+        if self.procs[me].state == State::Ready && !self.rng.chance(self.chaos.switch_rate) {
+            return me;
+        }
+        loop {
+            let now = self.now;
+            let able: Vec<usize> = (0..self.procs.len())
+                .filter(|&proc| match self.procs[proc].state {
+                    State::Ready => true,
+                    State::Until(when) => when <= now,
+                    State::Finished => false,
+                })
+                .collect();
+            if !able.is_empty() {
+                let next = able[self.rng.index(able.len())];
+                self.procs[next].state = State::Ready;
+                return next;
+            }
+            let wake = self.procs.iter().filter_map(|proc| match proc.state {
+                State::Until(when) => Some(when),
+                _ => None,
+            });
+            self.now = wake.min().expect("somebody sleeps, or all are finished");
+        }
+    }
+
+    /// What may befall the host or the process that is about to call.
+    fn disturb(&mut self, proc: usize) {
+        let chaos = self.chaos.clone();
+        if self.rng.chance(chaos.stop_rate) {
+            let until =
+                self.now + Duration::from_millis(self.rng.between(1, chaos.longest_stop_ms));
+            self.procs[proc].state = State::Until(until);
+            self.mix(&"stop");
+        }
+        if self.rng.chance(chaos.kill_rate) {
+            self.procs[proc].doomed = true;
+            self.procs[proc].state = State::Ready;
+            self.mix(&"kill");
+        }
+        if self.rng.chance(chaos.jump_rate) {
+            self.skew = i64::try_from(self.rng.below(240_000)).unwrap_or(0) - 120_000;
+            self.mix(&"jump");
+        }
+        if self.rng.chance(chaos.suspend_rate) {
+            self.slept += Duration::from_millis(self.rng.between(1, 60_000));
+            self.mix(&"suspend");
+        }
+        if self.rng.chance(chaos.cut_rate) {
+            self.cut();
+        }
+    }
+
+    fn cut(&mut self) {
+        self.disk = self.disk.crash(&mut self.rng);
+        self.locks.clear();
+        for proc in &mut self.procs {
+            if proc.state != State::Finished && !proc.dead {
+                proc.doomed = true;
+                proc.state = State::Ready;
+            }
+        }
+        self.now += Duration::from_millis(self.rng.between(1, 30_000));
+        self.boot += 1;
+        self.booted = (self.now, self.now + self.slept);
+        let (step, disk, boot, wall) = (self.steps, self.disk.clone(), self.boot, self.wall());
+        self.cuts.push(Cut { step, disk, boot, wall });
+        let digest = self.disk.tree().len();
+        self.mix(&("cut", digest));
+    }
+
+    fn record(&mut self, call: Call, path: &Path) {
+        // The probe has a directory of its own, which nothing of the table is in.
+        let probing =
+            path.components().any(|part| part.as_os_str().to_string_lossy().starts_with(".probe-"));
+        if let Some(points) = &mut self.recorder
+            && call.mutates()
+            && !probing
+        {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let short: String = if name.len() > 40 {
+                let tail = name.get(64..).unwrap_or("");
+                let tail =
+                    if path.extension().is_some_and(|end| end == "tmp") { ".tmp" } else { tail };
+                format!("{}..{tail}", name.get(..6).unwrap_or(""))
+            } else {
+                name.into_owned()
+            };
+            let dir = path.parent().and_then(Path::file_name).unwrap_or_default();
+            let label = format!("{call:?} {}/{short}", dir.to_string_lossy());
+            let (disk, step) = (self.disk.clone(), self.steps);
+            points.push(Point { label, step, disk });
+        }
+    }
+
+    pub(crate) fn note_record_change(&mut self, proc: usize, path: &Path) {
+        if path.extension().is_some_and(|end| end == "json") {
+            self.procs[proc].record_changes += 1;
+        }
+    }
+
+    pub(crate) fn fd(&mut self) -> u64 {
+        self.fds += 1;
+        self.fds
+    }
+
+    pub(crate) fn try_lock(&mut self, ino: Ino, fd: u64, proc: usize, mode: LockMode) -> bool {
+        let holders = self.locks.entry(ino).or_default();
+        let free = holders.iter().all(|held| {
+            held.fd == fd || (held.mode == LockMode::Shared && mode == LockMode::Shared)
+        });
+        if free {
+            holders.retain(|held| held.fd != fd);
+            holders.push(Lock { fd, proc, mode });
+        }
+        let outcome = free;
+        self.mix(&("lock", outcome));
+        outcome
+    }
+
+    pub(crate) fn unlock(&mut self, ino: Ino, fd: u64) {
+        if let Some(holders) = self.locks.get_mut(&ino) {
+            holders.retain(|held| held.fd != fd);
+            if holders.is_empty() {
+                self.locks.remove(&ino);
+            }
+        }
+    }
+
+    pub(crate) fn is_locked(&self, ino: Ino) -> bool {
+        self.locks.contains_key(&ino)
+    }
+
+    fn free_locks(&mut self, proc: usize) {
+        self.locks.retain(|_, holders| {
+            holders.retain(|held| held.proc != proc);
+            !holders.is_empty()
+        });
+    }
+
+    pub(crate) fn is_dead(&self, proc: usize) -> bool {
+        self.procs[proc].dead
+    }
+
+    pub(crate) fn short_write(&mut self, len: usize) -> usize {
+        if len > 1 && self.scheduled && self.rng.chance(self.chaos.short_write_rate) {
+            self.rng.index(len - 1) + 1
+        } else {
+            len
+        }
+    }
+}
+
+impl Machine {
+    /// Gives a lock up as its descriptor is closed; no schedule point, and nothing if dead.
+    pub(crate) fn close_lock(&self, proc: usize, ino: Ino, fd: u64) {
+        let mut core = self.core();
+        if !core.is_dead(proc) {
+            core.unlock(ino, fd);
+        }
+    }
+}
+
+/// A path without what differs between two runs of one seed: the process's own id and count.
+fn plain(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    if !text.ends_with(".tmp") && !text.contains("/.probe-") {
+        return text.into_owned();
+    }
+    path.components()
+        .map(|part| {
+            let part = part.as_os_str().to_string_lossy().into_owned();
+            if Path::new(&part).extension().is_some_and(|end| end == "tmp") {
+                part.chars().take_while(|letter| *letter != '.').collect()
+            } else {
+                part
+            }
+        })
+        .collect::<Vec<String>>()
+        .join("/")
+}
+
+fn message(payload: &(dyn std::any::Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without words".into())
+}

@@ -1,0 +1,32 @@
+//! Every crash point of every verb, within the limits of a test run.
+
+use ringfence_sim::case::{ACTS, Case, Shape};
+use ringfence_sim::exhaustive::{Limits, Report, explore};
+use ringfence_sim::setup::{Mode, Setup};
+
+fn all(mode: Mode) -> Report {
+    let mut total = Report::default();
+    for act in ACTS {
+        let shapes = if act.has_shape() { vec![(1, 1), (2, 1), (3, 2)] } else { vec![(2, 2)] };
+        for (members, shards) in shapes {
+            let case = Case { act, shape: Shape { members, shards } };
+            let report = explore(case, Setup::honest(mode), Limits::quick());
+            println!("{case}: {report:?}");
+            total.add(report);
+        }
+    }
+    assert_eq!(total.violations, [] as [String; 0]);
+    total
+}
+
+#[test]
+fn no_crash_point_of_any_verb_breaks_a_record() {
+    let report = all(Mode::Record);
+    assert!(report.distinct > 1000, "{report:?}");
+}
+
+#[test]
+fn no_crash_point_of_any_verb_breaks_a_group() {
+    let report = all(Mode::Group);
+    assert!(report.distinct > 1000, "{report:?}");
+}
