@@ -9,6 +9,8 @@
 //! | [`outcome`] | done, refused, failed and restored, unknown |
 //! | `conformance` | one list of checks that every engine passes (feature `conformance`) |
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod outcome;
 pub mod traits;
 
