@@ -1,0 +1,98 @@
+//! What every step of one coordinator works with.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ringfence::{Owner, Store, TargetTable, Ttl, WorkTable};
+use ringfence_env::World;
+
+use crate::config::RunConfig;
+use crate::error::Error;
+use crate::events::{Event, EventLog, Reason};
+use crate::keeper::Keeper;
+use crate::layout::{Layout, RunLayout};
+use crate::publish::Publisher;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) world: World,
+    pub(crate) config: RunConfig,
+    pub(crate) index: u32,
+    pub(crate) owner: Owner,
+    pub(crate) layout: Layout,
+    pub(crate) run: RunLayout,
+    pub(crate) targets: TargetTable,
+    pub(crate) work: WorkTable,
+    pub(crate) ttl: Ttl,
+    pub(crate) events: EventLog,
+    pub(crate) keeper: Keeper,
+    pub(crate) publisher: Publisher,
+    refused: Arc<Mutex<BTreeMap<Reason, u64>>>,
+}
+
+impl Context {
+    pub(crate) fn open(world: &World, config: RunConfig, index: u32) -> Result<Self, Error> {
+        let store_error = |error: &dyn std::fmt::Display| Error::Store(error.to_string());
+        let layout = config.layout();
+        let run = layout.run(config.run);
+        let owner = Owner::new(&format!("coordinator-{index}")).map_err(|e| store_error(&e))?;
+        let ttl = Ttl::new(config.ttl()).map_err(|e| store_error(&e))?;
+        let store = Store::open_in(world, &layout.store()).map_err(|e| store_error(&e))?;
+        let (targets, work) = (store.targets(), store.work());
+        let events = EventLog::open(world, &run.events(index))?;
+        let keeper = Keeper::start(
+            world,
+            targets.clone(),
+            work.clone(),
+            events.clone(),
+            config.ttl(),
+        )
+        .map_err(|source| Error::Start { program: "a thread".to_owned(), source })?;
+        let publisher = Publisher::new(world, &layout, &run);
+        let world = world.clone();
+        let refused = Arc::default();
+        Ok(Self {
+            world,
+            config,
+            index,
+            owner,
+            layout,
+            run,
+            targets,
+            work,
+            ttl,
+            events,
+            keeper,
+            publisher,
+            refused,
+        })
+    }
+
+    /// The name that makes an execution this coordinator's own, where executions are not excluded.
+    pub(crate) fn own_name(&self) -> Option<String> {
+        (!self.config.arm.leases()).then(|| format!("{}/{}", self.config.run, self.owner))
+    }
+
+    /// Counts a group that was not dispatched.
+    pub(crate) fn refuse(&self, reason: Reason) {
+        let mut counts = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        *counts.entry(reason).or_default() += 1;
+    }
+
+    /// Writes down what was counted since the last time.
+    pub(crate) fn flush_refused(&self) {
+        let counts = {
+            let mut counts = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *counts)
+        };
+        if !counts.is_empty() {
+            self.events.write(Event::Refused { counts });
+        }
+    }
+
+    /// Milliseconds since `since` on the monotonic clock.
+    pub(crate) fn ms_since(&self, since: std::time::Duration) -> f64 {
+        self.world.clock.monotonic().saturating_sub(since).as_secs_f64() * 1e3
+    }
+}

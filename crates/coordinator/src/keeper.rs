@@ -1,0 +1,260 @@
+//! Heartbeats for everything a coordinator holds, in one batch per period.
+//!
+//! H1. Groups are renewed by one `heartbeat_many` per period, at most a third of the ttl apart; the
+//!     work items follow. A failed renewal is tried again sooner, as long as there is time.
+//! H2. A holding is lost once: when the table says so, or, on this host's boot-time clock counted
+//!     from before its last renewal began, a margin before it runs out. Then it is not renewed again.
+//! H3. Losing a holding stops the work on it. It does not judge a result: that is the work fence's
+//!     task, which is asked all the same.
+//!
+//! ```text
+//! Held -[renewed]-> Held      Held -[taken over, run out]-> Lost      Held -[let_go]-> gone
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use ringfence::{RecordId, Renewal, TargetGroup, TargetTable, Token, WorkHeartbeatError, WorkTable};
+use ringfence_env::World;
+
+use crate::events::{Event, EventLog};
+
+/// What is kept under one number.
+#[derive(Clone, Debug)]
+pub(crate) struct Holding {
+    pub(crate) group: Option<(TargetGroup, Token)>,
+    pub(crate) work: Option<(RecordId, Token)>,
+    /// Set once the holding is lost.
+    pub(crate) lost: Arc<AtomicBool>,
+    /// The boot-time clock just before the last grant or renewal began.
+    pub(crate) renewed: Duration,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    world: World,
+    targets: TargetTable,
+    work: WorkTable,
+    events: EventLog,
+    ttl: Duration,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    held: BTreeMap<u64, Holding>,
+    next: u64,
+    stop: bool,
+}
+
+/// How often the thread looks at the boot-time clock, which a timed wait does not follow.
+const SLICE: Duration = Duration::from_millis(100);
+
+impl Keeper {
+    pub(crate) fn start(
+        world: &World,
+        targets: TargetTable,
+        work: WorkTable,
+        events: EventLog,
+        ttl: Duration,
+    ) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            world: world.clone(),
+            targets,
+            work,
+            events,
+            ttl,
+        });
+        let thread = std::thread::Builder::new().name("heartbeats".to_owned()).spawn({
+            let shared = Arc::clone(&shared);
+            move || shared.run()
+        })?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Keeps a holding; returns its number.
+    pub(crate) fn hold(&self, holding: Holding) -> u64 {
+        let mut state = self.shared.lock();
+        state.next += 1;
+        let number = state.next;
+        state.held.insert(number, holding);
+        number
+    }
+
+    /// Adds the work item to a holding.
+    pub(crate) fn add_work(&self, number: u64, id: RecordId, token: Token) {
+        if let Some(holding) = self.shared.lock().held.get_mut(&number) {
+            holding.work = Some((id, token));
+        }
+    }
+
+    /// Stops renewing the work item: its commit is decided.
+    pub(crate) fn let_go_of_work(&self, number: u64) {
+        if let Some(holding) = self.shared.lock().held.get_mut(&number) {
+            holding.work = None;
+        }
+    }
+
+    /// Stops renewing; nothing is released by this.
+    pub(crate) fn let_go(&self, number: u64) {
+        self.shared.lock().held.remove(&number);
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.shared.lock().stop = true;
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        // Everything is renewed together, so a holding that came just after a beat waits for at most
+        // one period; a quarter of the ttl leaves time for the batch itself.
+        let period = self.ttl / 4;
+        let retry = self.ttl / 12;
+        let mut next = self.world.clock.boottime().saturating_add(period);
+        loop {
+            let mut state = self.lock();
+            loop {
+                if state.stop {
+                    return;
+                }
+                self.settle(&mut state);
+                let now = self.world.clock.boottime();
+                let Some(left) = next.checked_sub(now).filter(|left| !left.is_zero()) else { break };
+                state = match self.changed.wait_timeout(state, left.min(SLICE)) {
+                    Ok((state, _)) => state,
+                    Err(poisoned) => poisoned.into_inner().0,
+                };
+            }
+            let held: Vec<(u64, Holding)> = state
+                .held
+                .iter()
+                .filter(|(_, holding)| !holding.lost.load(Ordering::Relaxed))
+                .map(|(number, holding)| (*number, holding.clone()))
+                .collect();
+            drop(state);
+            let began = self.world.clock.boottime();
+            let failed = !held.is_empty() && !self.beat(&held, began);
+            next = began.saturating_add(if failed { retry } else { period });
+        }
+    }
+
+    /// H2: marks what ran out.
+    fn settle(&self, state: &mut State) {
+        let now = self.world.clock.boottime();
+        let margin = self.ttl / 6;
+        for holding in state.held.values() {
+            if now.saturating_add(margin) >= holding.renewed.saturating_add(self.ttl) {
+                holding.lost.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// One batch; `false` if any renewal failed and should be tried again.
+    fn beat(&self, held: &[(u64, Holding)], began: Duration) -> bool {
+        let groups: Vec<(u64, &TargetGroup, &Token)> = held
+            .iter()
+            .filter_map(|(number, holding)| {
+                holding.group.as_ref().map(|(group, token)| (*number, group, token))
+            })
+            .collect();
+        let pairs: Vec<(&TargetGroup, &Token)> =
+            groups.iter().map(|(_, group, token)| (*group, *token)).collect();
+        let mut answers: BTreeMap<u64, Answer> = BTreeMap::new();
+        let mut syncs = 0;
+        if !pairs.is_empty() {
+            let batch = self.targets.heartbeat_many(&pairs, None);
+            syncs = batch.directory_syncs;
+            for ((number, _, _), renewal) in groups.iter().zip(batch.renewals) {
+                let answer = match renewal {
+                    Renewal::Renewed(_) => Answer::Renewed,
+                    Renewal::Lost(_) => Answer::Lost,
+                    Renewal::Failed(_) | Renewal::NotBegun => Answer::Failed,
+                };
+                answers.insert(*number, answer);
+            }
+        }
+        let mut items = 0;
+        for (number, holding) in held {
+            let Some((id, token)) = &holding.work else { continue };
+            items += 1;
+            let answer = match self.work.heartbeat(*id, token, None) {
+                Ok(()) => Answer::Renewed,
+                Err(WorkHeartbeatError::Stale(_)) => Answer::Lost,
+                Err(_) => Answer::Failed,
+            };
+            let worst = answers.get(number).copied().unwrap_or(Answer::Renewed).max(answer);
+            answers.insert(*number, worst);
+        }
+        let (lost, failed) = self.note(&answers, held, began);
+        let ms = self.world.clock.boottime().saturating_sub(began).as_secs_f64() * 1e3;
+        self.events.write(Event::Heartbeat {
+            groups: pairs.len(),
+            items,
+            ms,
+            lost,
+            failed,
+            syncs,
+        });
+        failed == 0
+    }
+
+    fn note(
+        &self,
+        answers: &BTreeMap<u64, Answer>,
+        held: &[(u64, Holding)],
+        began: Duration,
+    ) -> (usize, usize) {
+        let mut state = self.lock();
+        // A renewal that came back too late is not taken.
+        self.settle(&mut state);
+        let (mut lost, mut failed) = (0, 0);
+        for (number, before) in held {
+            // What was let go of in the meantime tells nothing.
+            let Some(holding) = state.held.get_mut(number) else { continue };
+            let had_work = before.work.is_some() && holding.work.is_none();
+            match answers.get(number) {
+                Some(Answer::Renewed) => holding.renewed = began,
+                // Its item was committed while the batch ran: the group alone was answered for.
+                Some(Answer::Lost) if had_work => {}
+                Some(Answer::Lost) => {
+                    lost += 1;
+                    holding.lost.store(true, Ordering::Relaxed);
+                }
+                Some(Answer::Failed) => failed += 1,
+                None => {}
+            }
+        }
+        (lost, failed)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Answer {
+    Renewed,
+    Failed,
+    Lost,
+}
