@@ -26,6 +26,8 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct Answer {
     outcome: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'static str>,
     healthy: bool,
     records: usize,
     lock_files: usize,
@@ -59,6 +61,7 @@ fn check(args: &Args, out: Output) -> Result<Exit, Complaint> {
     let healthy = !report.findings.iter().any(needs_an_operator);
     let answer = Answer {
         outcome: if args.repair { "repaired" } else { "checked" },
+        error: (!healthy).then_some("an operator is needed: see the findings"),
         healthy,
         records: report.records,
         lock_files: report.lock_files,

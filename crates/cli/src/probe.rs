@@ -25,6 +25,8 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct Answer {
     outcome: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
     dir: String,
     mount: String,
     steps: BTreeMap<String, StepJson>,
@@ -45,8 +47,10 @@ pub(crate) fn run(args: &Args) -> Exit {
 fn probe(args: &Args, out: Output) -> Result<Exit, Complaint> {
     let probe = ringfence_files::probe::run(&World::system(), &args.dir)
         .map_err(|error| store::not_probed(&error))?;
+    let error = format!("{} cannot carry a table; use another directory", args.dir.display());
     let answer = Answer {
         outcome: if probe.usable() { "usable" } else { "unsupported" },
+        error: (!probe.usable()).then(|| error.clone()),
         dir: probe.dir.display().to_string(),
         mount: probe.mount.clone(),
         steps: probe
@@ -59,7 +63,7 @@ fn probe(args: &Args, out: Output) -> Result<Exit, Complaint> {
     if probe.usable() || written != Exit::DONE {
         return Ok(written);
     }
-    note(&format!("{} cannot carry a table; use another directory", args.dir.display()));
+    note(&error);
     Ok(Exit::UNSUPPORTED)
 }
 

@@ -1,0 +1,247 @@
+//! `docs/cli.md` against the real answers: every example is produced, field by field.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use ringfence::{Owner, Payload, Store};
+use serde_json::{Value, json};
+
+use crate::support::{
+    KernelLock, Ran, Table, damage, first, ringfence, signal, sleep, spawn, traced,
+};
+
+const DOCS: &str = include_str!("../../../docs/cli.md");
+
+/// Fields whose inside belongs to the caller.
+const OPAQUE: [&str; 2] = ["payload", "manifest"];
+/// Fields whose words are part of the format.
+const WORDS: [&str; 7] = ["outcome", "state", "why", "kind", "status", "verdict", "engine"];
+
+struct Example {
+    exit: i32,
+    answer: Value,
+}
+
+fn examples() -> BTreeMap<&'static str, Example> {
+    let blocks = DOCS.split("```json ").skip(1);
+    let read = |block: &'static str| {
+        let (head, rest) = block.split_once('\n').unwrap();
+        let (id, exit) = head.split_once(" exit=").unwrap();
+        let body = rest.split_once("\n```").unwrap().0;
+        let answer = serde_json::from_str(body).unwrap_or_else(|error| panic!("{id}: {error}"));
+        (id, Example { exit: exit.parse().unwrap(), answer })
+    };
+    let all: Vec<_> = blocks.map(read).collect();
+    let map: BTreeMap<_, _> = all.into_iter().collect();
+    assert_eq!(map.len(), DOCS.matches("```json ").count(), "an example is named twice");
+    map
+}
+
+fn nullable() -> BTreeSet<&'static str> {
+    let list = DOCS.split_once("May be `null`:").unwrap().1.split_once('.').unwrap().0;
+    list.split('`').skip(1).step_by(2).collect()
+}
+
+/// Says how `real` differs in shape from `example`.
+fn differs(field: &str, example: &Value, real: &Value) -> Result<(), String> {
+    let wrong = |what: &str| Err(format!("{field}: {what}\n  documented {example}\n  real {real}"));
+    if real.is_null() || example.is_null() {
+        let allowed = nullable().contains(field) || real.is_null() && example.is_null();
+        return if allowed { Ok(()) } else { wrong("is null") };
+    }
+    if OPAQUE.contains(&field) {
+        return if real.is_object() { Ok(()) } else { wrong("is no object") };
+    }
+    match (example, real) {
+        (Value::Object(a), Value::Object(b)) => {
+            let (a_keys, b_keys): (BTreeSet<_>, BTreeSet<_>) =
+                (a.keys().collect(), b.keys().collect());
+            if a_keys != b_keys {
+                let odd: Vec<_> = a_keys.symmetric_difference(&b_keys).collect();
+                return wrong(&format!("only one of the two has {odd:?}"));
+            }
+            a.iter().try_for_each(|(key, value)| differs(key, value, &b[key]))
+        }
+        (Value::Array(a), Value::Array(b)) => {
+            for one in b {
+                if !a.iter().any(|other| differs(field, other, one).is_ok()) {
+                    let why = a.first().map(|other| differs(field, other, one));
+                    return wrong(&format!("an element is not documented: {why:?}"));
+                }
+            }
+            match a.iter().find(|one| !b.iter().any(|other| differs(field, one, other).is_ok())) {
+                Some(missing) => wrong(&format!("no real element is like {missing}")),
+                None => Ok(()),
+            }
+        }
+        (Value::String(a), Value::String(b)) if WORDS.contains(&field) && a != b => {
+            wrong("differs")
+        }
+        (Value::Number(a), Value::Number(b)) if a.is_f64() != b.is_f64() => wrong("float or not"),
+        _ if std::mem::discriminant(example) == std::mem::discriminant(real) => Ok(()),
+        _ => wrong("another type"),
+    }
+}
+
+#[derive(Default)]
+struct Produced(Vec<(&'static str, i32, Value)>);
+
+impl Produced {
+    fn add(&mut self, id: &'static str, (code, answer): (i32, Value)) -> Value {
+        self.0.push((id, code, answer.clone()));
+        answer
+    }
+
+    fn ran(&mut self, id: &'static str, ran: &Ran) {
+        self.add(id, (ran.code, ran.json()));
+    }
+}
+
+#[test]
+fn every_documented_answer_is_given_for_real_and_no_other() {
+    let mut produced = Produced::default();
+    leases(&mut produced);
+    damages(&mut produced);
+    makes(&mut produced);
+    refusals(&mut produced);
+    failures(&mut produced);
+    let examples = examples();
+    let ids: BTreeSet<&str> = produced.0.iter().map(|(id, ..)| *id).collect();
+    assert_eq!(ids, examples.keys().copied().collect(), "documented and produced");
+    for (id, code, real) in &produced.0 {
+        let example = &examples[id];
+        assert_eq!(*code, example.exit, "{id}: {real}");
+        if let Err(why) = differs("", &example.answer, real) {
+            panic!("{id}: {why}");
+        }
+    }
+}
+
+fn leases(produced: &mut Produced) {
+    let table = Table::new();
+    let made = table.json("init", &[]);
+    produced.add("init/ready", made);
+    let claim = ["--targets", "77,88", "--owner", "me", "--worker", "3", "--payload", "{\"a\":1}"];
+    let granted = produced.add("claim/granted", table.json("claim", &claim));
+    let token = granted["token"].as_str().unwrap();
+    let both = ["--targets", "77,88", "--token", token];
+    produced.add("claim/busy", table.json("claim", &["--targets", "88,99", "--owner", "you"]));
+    produced.add("heartbeat/renewed", table.json("heartbeat", &both));
+    produced.add("show/active", table.json("show", &["77"]));
+    produced.add("show/free", table.json("show", &["99"]));
+    let far = ["77", "--now", "99999999999"];
+    produced.add("show/expired", table.json("show", &far));
+    produced.add("status/status", table.json("status", &[]));
+    std::fs::write(table.record(77).with_extension("txt~"), "x").unwrap();
+    produced.add("check/checked", table.json("check", &[]));
+    std::fs::remove_file(table.record(77).with_extension("txt~")).unwrap();
+    let wrong = ["--targets", "77,88", "--token", "x"];
+    let forced = |token| ["--targets", "77,88", "--token", token, "--reason", "host lost power"];
+    produced.add("force-release/lost", table.json("force-release", &forced("x")));
+    produced.add("release/released", table.json("release", &both));
+    produced.add("release/lost", table.json("release", &wrong));
+    let token = table.claim("77,88", "me", &[]);
+    produced.add("force-release/force-released", table.json("force-release", &forced(&token)));
+    produced.add("force-release/not-held", table.json("force-release", &forced(&token)));
+    produced.add("check/repaired", table.json("check", &["--repair"]));
+}
+
+fn damages(produced: &mut Produced) {
+    let table = Table::new();
+    let payload = Payload::parse("{\"seed\":\"s1\"}").unwrap();
+    let work = Store::open(&table.store).unwrap().work();
+    let item = work.claim(&payload, &Owner::new("me").unwrap(), 3, None, None).unwrap();
+    work.begin_commit(item.id, &item.token, &payload, None).unwrap();
+    table.claim("77", "you", &["--now", "1000", "--ttl", "1s"]);
+    table.claim("77", "me", &[]);
+    table.claim("88", "you", &[]);
+    table.claim("99", "me", &[]);
+    damage(&table, 99);
+    produced.add("list/listed", table.json("list", &[]));
+    produced.add("show/corrupt", table.json("show", &["99"]));
+    produced.add("check/damaged", table.json("check", &[]));
+    produced.add("claim/corrupt", table.json("claim", &["--targets", "99,100", "--owner", "me"]));
+    let beat = ["--targets", "66,88,99", "--token", "00000000000000000001-x"];
+    produced.add("heartbeat/lost", table.json("heartbeat", &beat));
+    std::fs::write(table.store.join("table.json"), "").unwrap();
+    produced.add("any/corrupt", table.json("list", &[]));
+}
+
+fn makes(produced: &mut Produced) {
+    let table = Table::new();
+    produced.add("init/differs", table.json("init", &["--shards", "4"]));
+    let full = table.beside("full");
+    std::fs::create_dir(&full).unwrap();
+    std::fs::write(full.join("notes.txt"), "x").unwrap();
+    produced.ran("init/not-empty", &Ran::of(ringfence().arg("init").arg(&full).arg("--json")));
+    let other = table.beside("other");
+    let record = table.record(1);
+    let real = record.parent().unwrap().file_name().unwrap().to_str().unwrap();
+    let wrong = if real == "000" { "001" } else { "000" };
+    std::fs::create_dir_all(other.join(wrong)).unwrap();
+    std::fs::write(other.join(wrong).join(record.file_name().unwrap()), "{}").unwrap();
+    produced.ran("init/other-shards", &Ran::of(ringfence().arg("init").arg(&other).arg("--json")));
+    let dir = table.beside("dir");
+    std::fs::create_dir(&dir).unwrap();
+    produced.ran("probe/usable", &Ran::of(ringfence().arg("probe").arg(&dir).arg("--json")));
+    // Locks that always succeed exclude nobody (cases B69).
+    let nothing = ["-e", "trace=flock", "-e", "inject=flock:retval=0"];
+    let mut probe = ringfence();
+    probe.arg("probe").arg(&dir).arg("--json");
+    produced
+        .ran("probe/unsupported", &Ran::of(&mut traced(&nothing, &table.beside("log"), &probe)));
+    let mut init = ringfence();
+    init.arg("init").arg(&dir).arg("--json");
+    produced.ran("any/unsupported", &Ran::of(&mut traced(&nothing, &table.beside("log"), &init)));
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0, "nothing is left behind");
+}
+
+fn refusals(produced: &mut Produced) {
+    let table = Table::new();
+    produced.add("any/usage", table.json("claim", &["--targets", "1,1", "--owner", "me"]));
+    let missing = Ran::of(ringfence().arg("list").arg(table.beside("none")).arg("--json"));
+    produced.ran("any/no-table", &missing);
+    let token = table.claim("5", "me", &[]);
+    let mut waiting =
+        table.command("claim", &["--targets", "5", "--owner", "you", "--wait", "20s", "--json"]);
+    let child = spawn(&mut waiting);
+    sleep(Duration::from_millis(400));
+    signal(&child, "INT");
+    produced.ran("claim/interrupted", &Ran::wait(child));
+    let lock = table.record(5).with_extension("json.lock");
+    let held = KernelLock::hold(&lock);
+    let beat = ["--targets", "5", "--token", &token];
+    produced.add("any/locked", table.json("heartbeat", &beat));
+    drop(held);
+    let open = |mode: u32| {
+        use std::os::unix::fs::PermissionsExt as _;
+        std::fs::set_permissions(&table.store, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    open(0o777);
+    produced.add("any/unsafe", table.json("list", &[]));
+    open(0o700);
+}
+
+fn failures(produced: &mut Produced) {
+    let table = Table::new();
+    table.claim("1", "me", &[]);
+    let before = table.contents();
+    let eight = first(9);
+    let group = eight.strip_prefix("1,").unwrap();
+    let claim = table.command("claim", &["--targets", group, "--owner", "me", "--json"]);
+    let full = ["-e", "trace=fdatasync,fsync", "-e", "inject=fdatasync,fsync:error=ENOSPC:when=1"];
+    let ran = Ran::of(&mut traced(&full, &table.beside("log"), &claim));
+    assert!(ran.err.contains("No space left on device"), "{ran:?}");
+    produced.ran("any/failed", &ran);
+    assert_eq!(table.contents(), before, "what failed changed nothing");
+    table.assert_tidy();
+    // Every directory sync fails, that of the restore as well.
+    let dead = ["-e", "trace=fsync", "-e", "inject=fsync:error=EIO:when=1+"];
+    let token = table.claim(group, "me", &[]);
+    let release = table.command("release", &["--targets", group, "--token", &token, "--json"]);
+    let ran = Ran::of(&mut traced(&dead, &table.beside("log"), &release));
+    produced.ran("any/unknown", &ran);
+    assert_eq!(ran.json()["restored"], json!(false));
+    let (code, _) = table.json("claim", &["--targets", "100", "--owner", "me"]);
+    assert_eq!(code, 0, "the table works on");
+}
