@@ -248,17 +248,22 @@ pub fn checks<T: Testbed>() -> Vec<Check<T>> {
 pub fn run<T: Testbed>(name: &str) {
     let found = checks::<T>().into_iter().find(|check| check.name == name);
     let check = found.unwrap_or_else(|| panic!("{name} is not in the list"));
-    if let Err(why) = check.verdict(LIMIT) {
+    if let Err(why) = check.verdict(LIMIT, T::new) {
         panic!("{name}: {why}");
     }
 }
 
 impl<T: Testbed> Check<T> {
-    /// Runs the check on a new table; a failed check says why, one that hangs is given up.
-    pub fn verdict(&self, limit: Duration) -> Result<(), String> {
+    /// Runs the check on the table that `make` makes; a failed check says why, one that hangs is
+    /// given up.
+    pub fn verdict(
+        &self,
+        limit: Duration,
+        make: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<(), String> {
         let (body, (finished, wait)) = (self.body, channel());
         let thread = thread::spawn(move || {
-            let bed = T::new();
+            let bed = make();
             body(&bed);
             drop(bed);
             let _ = finished.send(());

@@ -1,7 +1,6 @@
 //! What is stored, and the testbed over it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,7 +9,7 @@ use ringfence_engine::Engine;
 use ringfence_engine::conformance::Testbed;
 use ringfence_model::Key;
 
-use crate::flaws::{Flaw, Flawed};
+use crate::flaws::Flaw;
 use crate::memory::Memory;
 
 /// What handles share.
@@ -48,22 +47,28 @@ impl Store {
 }
 
 /// A testbed over one store in memory.
-pub(crate) struct MemoryBed<F> {
+pub(crate) struct MemoryBed {
     store: Arc<Store>,
-    flaw: PhantomData<F>,
+    flaw: Option<Flaw>,
 }
 
-impl<F: Flawed> MemoryBed<F> {
+impl MemoryBed {
+    /// An empty table whose handles all have this flaw.
+    pub(crate) fn with(flaw: Option<Flaw>) -> Self {
+        static TABLES: AtomicU64 = AtomicU64::new(0);
+        let table = TABLES.fetch_add(1, Ordering::Relaxed);
+        Self { store: Arc::new(Store::new(table)), flaw }
+    }
+
     fn handle(&self, ahead: Duration) -> Arc<dyn Engine> {
-        Arc::new(Memory::open(&self.store, F::FLAW, ahead))
+        Arc::new(Memory::open(&self.store, self.flaw, ahead))
     }
 }
 
-impl<F: Flawed> Testbed for MemoryBed<F> {
+impl Testbed for MemoryBed {
+    /// An honest one.
     fn new() -> Self {
-        static TABLES: AtomicU64 = AtomicU64::new(0);
-        let table = TABLES.fetch_add(1, Ordering::Relaxed);
-        Self { store: Arc::new(Store::new(table)), flaw: PhantomData }
+        Self::with(None)
     }
 
     fn engine(&self) -> Arc<dyn Engine> {
@@ -72,7 +77,7 @@ impl<F: Flawed> Testbed for MemoryBed<F> {
 
     fn reopen(&self) -> Arc<dyn Engine> {
         let mut state = self.store.state();
-        match F::FLAW {
+        match self.flaw {
             Some(Flaw::FenceForgotten) => state.fence = 0,
             Some(Flaw::ForgetsLast | Flaw::BatchIsVolatile) => {
                 if let Some(before) = state.before_last.take() {
