@@ -19,6 +19,11 @@ use crate::open::{InitOptions, Tuning};
 const OLD: f64 = 1000.0;
 const NEW: f64 = 1020.0;
 
+/// In memory where possible: every call of every verb is a kill point of its own.
+fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
 struct Bed {
     dir: tempfile::TempDir,
     group: TargetGroup,
@@ -36,7 +41,7 @@ enum Verb {
 
 impl Bed {
     fn new(verb: Verb) -> (Self, Token) {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = scratch();
         let options = InitOptions {
             shards: ShardCount::new(2).unwrap(),
             work_shards: ShardCount::new(1).unwrap(),
@@ -323,7 +328,7 @@ fn a_record_that_somebody_else_changed_is_left_alone_and_reported() {
 #[test]
 fn a_single_record_and_a_table_of_durability_record_write_no_intent() {
     for durability in [Durability::Group, Durability::Record] {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = scratch();
         let options = InitOptions { durability, ..InitOptions::default() };
         let fs = FaultFs::new(World::system().fs);
         let world = World::system().with_fs(Arc::new(fs.clone()));
