@@ -97,12 +97,14 @@ Examples:
   ringfence force-release /var/tmp/leases --targets 77,88 --token 00000000000000000001-.. \\
       --reason \"host lost power\"
   ringfence force-release /var/tmp/leases --targets 99 --token damaged-.. --reason \"disk was full\"
+  ringfence force-release /var/tmp/leases --work 44136f.. --token damaged-.. \\
+      --reason \"disk was full\"
 
 The token is the one that a refusal, `list` or `show` prints. Its holder may still be at work; only
 the fence keeps its results out.
 
-Exit codes: 0 removed, 64 usage, 66 no usable table, 75 the group's kernel locks stayed busy, 79 held
-            under another token (nothing was changed), 80 not held at all, 125 failed";
+Exit codes: 0 removed, 64 usage, 66 no usable table, 75 the kernel locks stayed busy, 79 held under
+            another token (nothing was changed), 80 not held at all, 125 failed";
 
 pub(crate) const RACE: &str = "\
 Examples:
@@ -124,3 +126,25 @@ Examples:
   ringfence completions zsh > ~/.zfunc/_ringfence
 
 Exit codes: 0 printed, 64 usage, 125 failed";
+
+pub(crate) const CAMPAIGN: &str = "\
+Examples:
+  ringfence campaign --dir run --seeds seeds --program lz4.afl --image lz4.elf \\
+      --engine campaign/engine/triton_worker.py --seconds 60 --coordinators 4
+  ringfence campaign --dir run --seeds seeds --frozen --arm none --seconds 20 \\
+      -- python3 campaign/engine/fake_worker.py
+
+A campaign directory belongs to one build of one program, one arm and one ttl; a second campaign in
+it goes on where the first one ended. The engine's command line is PYTHON ENGINE IMAGE.
+
+Exit codes: 0 ended as it must, 1 it did not (the report says how), 64 usage, 66 the directory
+            belongs to another campaign, 125 failed, 128+N ended early by signal N";
+
+pub(crate) const CAMPAIGN_PARTS: &str = "\
+Examples:
+  ringfence campaign --help
+
+Not for people: a campaign starts its parts under this name.
+
+Exit codes: 0 ended, 64 usage, 66 the directory belongs to another campaign, 125 failed, and for a
+            program that it becomes: its own, 126 it cannot be run, 127 it is not there";

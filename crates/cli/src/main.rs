@@ -8,11 +8,13 @@
 //! | `store` | opening a table, and what is said when that fails |
 //! | `answer`, `refusal` | the JSON of leases, holders and failures, and the words for people |
 //! | `output`, `exit` | how an answer leaves the process |
+//! | `campaign` | the processes of a campaign: this program under three names |
 //! | `signals` | INT, TERM and HUP as a flag |
 
 mod answer;
 mod args;
 mod bench;
+mod campaign;
 mod check;
 mod claim;
 mod completions;
@@ -96,6 +98,15 @@ enum Command {
     /// Measures claim and release on this disk
     #[command(after_help = help::BENCH)]
     Bench(bench::Args),
+    /// Runs a hybrid campaign: coordinators on one store, workers, and a fuzzer
+    #[command(after_help = help::CAMPAIGN)]
+    Campaign(campaign::Args),
+    /// One coordinator of a campaign
+    #[command(hide = true, after_help = help::CAMPAIGN_PARTS)]
+    CampaignCoordinator(campaign::CoordinatorArgs),
+    /// A program that ends with its campaign
+    #[command(hide = true, after_help = help::CAMPAIGN_PARTS)]
+    CampaignExec(campaign::ExecArgs),
     /// Prints a completion script for a shell
     #[command(after_help = help::COMPLETIONS)]
     Completions(completions::Args),
@@ -124,6 +135,9 @@ fn dispatch(command: &Command) -> Exit {
         Command::ForceRelease(args) => force_release::run(args),
         Command::Race(args) => race::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Campaign(args) => campaign::run(args),
+        Command::CampaignCoordinator(args) => campaign::run_coordinator(args),
+        Command::CampaignExec(args) => campaign::run_exec(args),
         Command::Completions(args) => completions::run(args),
     }
 }

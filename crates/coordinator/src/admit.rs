@@ -67,8 +67,7 @@ pub(crate) fn admit(
     let failed = || Turned::by(Reason::Failed);
     let group = job.group().map_err(|_| failed())?;
     let own = context.own_name();
-    let payload =
-        job.payload(&context.config.build_id, own.as_deref()).map_err(|_| failed())?;
+    let payload = job.payload(&context.config.build_id, own.as_deref()).map_err(|_| failed())?;
 
     let since = clock.monotonic();
     let (mut look_ms, mut claim_ms) = (0.0, 0.0);
@@ -82,8 +81,7 @@ pub(crate) fn admit(
         claim_ms = context.ms_since(before);
     }
     let lost = Arc::new(AtomicBool::new(false));
-    let holding =
-        Holding { group: leased.clone(), work: None, lost: Arc::clone(&lost), renewed };
+    let holding = Holding { group: leased.clone(), work: None, lost: Arc::clone(&lost), renewed };
     let number = context.keeper.hold(holding);
     let give_back = |reason| {
         context.keeper.let_go(number);
@@ -152,8 +150,7 @@ fn claim(context: &Context, group: &TargetGroup) -> Result<Token, Turned> {
             let conflicts = refused.conflicts.iter().map(|conflict| conflict.target);
             let damaged = refused.damaged.iter().map(|member| member.target);
             let held = conflicts.chain(damaged).map(Target::get).collect();
-            let reason =
-                if refused.damaged.is_empty() { Reason::Busy } else { Reason::Damaged };
+            let reason = if refused.damaged.is_empty() { Reason::Busy } else { Reason::Damaged };
             Err(Turned { reason, held })
         }
         Err(ClaimError::Failed(Failure::Busy { .. })) => Err(Turned::by(Reason::Locked)),

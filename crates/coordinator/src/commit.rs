@@ -23,6 +23,7 @@ use ringfence_env::steps;
 use serde::{Deserialize, Serialize};
 
 use crate::admit::{self, Admitted};
+use crate::config::HoldAt;
 use crate::context::Context;
 use crate::digest::Digest;
 use crate::error::Error;
@@ -44,7 +45,12 @@ const TRIES: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Commits a finished job and releases its group.
-pub(crate) fn commit(context: &Context, admitted: &Admitted, record: &ResultRecord, kept: &[Found]) {
+pub(crate) fn commit(
+    context: &Context,
+    admitted: &Admitted,
+    record: &ResultRecord,
+    kept: &[Found],
+) {
     let work = admitted.work.id.to_string();
     let before = context.world.clock.monotonic();
     let manifest = match stage(context, admitted, record, kept) {
@@ -54,6 +60,8 @@ pub(crate) fn commit(context: &Context, admitted: &Admitted, record: &ResultReco
             return;
         }
     };
+    context.events.write(Event::Staged { work: work.clone() });
+    context.hold(HoldAt::Decide);
     context.keeper.let_go_of_work(admitted.number);
     let (id, token) = (admitted.work.id, &admitted.work.token);
     match decide(context, id, token, &manifest) {
@@ -74,7 +82,7 @@ pub(crate) fn commit(context: &Context, admitted: &Admitted, record: &ResultReco
         }
     }
     context.events.write(Event::Committing { work });
-    hold(context);
+    context.hold(HoldAt::Publish);
     replay(context, id, token, before, false);
     admit::release(context, admitted);
 }
@@ -172,13 +180,4 @@ fn publish(context: &Context, record: &WorkRecord) -> Result<(usize, usize), Err
 
 fn stage_dir(context: &Context, id: RecordId, token: &Token) -> PathBuf {
     context.layout.stage().join(stage_name(id, token))
-}
-
-/// For tests: time to be killed in, between the decision and the publication.
-fn hold(context: &Context) {
-    if let Some((index, ms)) = context.config.hold_commit
-        && index == context.index
-    {
-        context.world.clock.sleep(Duration::from_millis(ms));
-    }
 }

@@ -43,6 +43,27 @@ impl Arm {
     }
 }
 
+/// For tests: a coordinator waits once, at one step of its first commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hold {
+    /// The coordinator's number, from 1.
+    pub coordinator: u32,
+    /// Where it waits.
+    pub at: HoldAt,
+    /// How long, in milliseconds.
+    pub ms: u64,
+}
+
+/// A step of a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HoldAt {
+    /// Staged, before the fence is asked.
+    Decide,
+    /// Decided, before anything is published.
+    Publish,
+}
+
 /// One run, as its coordinators read it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct RunConfig {
@@ -67,8 +88,8 @@ pub(crate) struct RunConfig {
     pub(crate) drain_ms: u64,
     /// No job begins after this moment of the monotonic clock, milliseconds.
     pub(crate) ends_at_ms: u64,
-    /// For tests: this coordinator waits this long inside its first publication.
-    pub(crate) hold_commit: Option<(u32, u64)>,
+    /// For tests: time to be stopped or killed in.
+    pub(crate) hold: Option<Hold>,
 }
 
 impl RunConfig {
@@ -110,8 +131,7 @@ impl Binding {
     pub(crate) fn settle(&self, world: &World, layout: &Layout) -> Result<(), Error> {
         let path = layout.binding();
         let Some(bytes) = files::read(world, &path)? else {
-            let text =
-                serde_json::to_string(self).map_err(|error| Error::damaged(&path, error))?;
+            let text = serde_json::to_string(self).map_err(|error| Error::damaged(&path, error))?;
             return files::replace(world, &path, format!("{text}\n").as_bytes());
         };
         let found: Self =

@@ -1,12 +1,14 @@
 //! What every step of one coordinator works with.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use ringfence::{Owner, Store, TargetTable, Ttl, WorkTable};
 use ringfence_env::World;
 
-use crate::config::RunConfig;
+use crate::config::{HoldAt, RunConfig};
 use crate::error::Error;
 use crate::events::{Event, EventLog, Reason};
 use crate::keeper::Keeper;
@@ -29,6 +31,7 @@ pub(crate) struct Context {
     pub(crate) keeper: Keeper,
     pub(crate) publisher: Publisher,
     refused: Arc<Mutex<BTreeMap<Reason, u64>>>,
+    was_held: AtomicBool,
 }
 
 impl Context {
@@ -41,14 +44,9 @@ impl Context {
         let store = Store::open_in(world, &layout.store()).map_err(|e| store_error(&e))?;
         let (targets, work) = (store.targets(), store.work());
         let events = EventLog::open(world, &run.events(index))?;
-        let keeper = Keeper::start(
-            world,
-            targets.clone(),
-            work.clone(),
-            events.clone(),
-            config.ttl(),
-        )
-        .map_err(|source| Error::Start { program: "a thread".to_owned(), source })?;
+        let keeper =
+            Keeper::start(world, targets.clone(), work.clone(), events.clone(), config.ttl())
+                .map_err(|source| Error::Start { program: "a thread".to_owned(), source })?;
         let publisher = Publisher::new(world, &layout, &run);
         let world = world.clone();
         let refused = Arc::default();
@@ -66,12 +64,23 @@ impl Context {
             keeper,
             publisher,
             refused,
+            was_held: AtomicBool::new(false),
         })
     }
 
     /// The name that makes an execution this coordinator's own, where executions are not excluded.
     pub(crate) fn own_name(&self) -> Option<String> {
         (!self.config.arm.leases()).then(|| format!("{}/{}", self.config.run, self.owner))
+    }
+
+    /// For tests: waits once, if this coordinator was asked to wait here.
+    pub(crate) fn hold(&self, at: HoldAt) {
+        if let Some(hold) = self.config.hold
+            && (hold.coordinator, hold.at) == (self.index, at)
+            && !self.was_held.swap(true, Ordering::Relaxed)
+        {
+            self.world.clock.sleep(Duration::from_millis(hold.ms));
+        }
     }
 
     /// Counts a group that was not dispatched.
@@ -92,7 +101,7 @@ impl Context {
     }
 
     /// Milliseconds since `since` on the monotonic clock.
-    pub(crate) fn ms_since(&self, since: std::time::Duration) -> f64 {
+    pub(crate) fn ms_since(&self, since: Duration) -> f64 {
         self.world.clock.monotonic().saturating_sub(since).as_secs_f64() * 1e3
     }
 }

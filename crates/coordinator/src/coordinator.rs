@@ -273,8 +273,10 @@ impl Coordinator {
         let world = &self.context.world;
         let own = usage::of_self(world);
         let alive = self.slots.iter().filter_map(|(slot, _)| slot.pid());
-        let alive: f64 =
-            alive.filter_map(|pid| usage::of_process(world, pid)).map(|cpu| cpu.own_s + cpu.reaped_s).sum();
+        let alive: f64 = alive
+            .filter_map(|pid| usage::of_process(world, pid))
+            .map(|cpu| cpu.own_s + cpu.reaped_s)
+            .sum();
         self.context.flush_refused();
         self.context.events.write(Event::Usage {
             own_s: own.own_s,

@@ -50,10 +50,20 @@ pub(crate) enum Reason {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub(crate) enum Event {
-    Start { pid: u32 },
+    Start {
+        pid: u32,
+    },
     /// A seed was traced here, or another one's trace was taken over.
-    Traced { seed: Digest, ms: f64, cpu_s: f64, branches: usize },
-    TraceFailed { seed: Digest, why: String },
+    Traced {
+        seed: Digest,
+        ms: f64,
+        cpu_s: f64,
+        branches: usize,
+    },
+    TraceFailed {
+        seed: Digest,
+        why: String,
+    },
     /// A group was granted: `targets` over `shards`, under way as `work`.
     Granted {
         work: String,
@@ -65,20 +75,68 @@ pub(crate) enum Event {
         takeover: bool,
     },
     /// Groups that were not dispatched since the last such line.
-    Refused { counts: BTreeMap<Reason, u64> },
-    Solved { work: String, seed: Digest, ms: f64, cpu_s: f64, results: Vec<Result> },
+    Refused {
+        counts: BTreeMap<Reason, u64>,
+    },
+    Solved {
+        work: String,
+        seed: Digest,
+        ms: f64,
+        cpu_s: f64,
+        results: Vec<Result>,
+    },
     /// A job came to nothing before its commit.
-    Dropped { work: String, why: String },
-    Committing { work: String },
-    Committed { work: String, outputs: usize, published: usize, ms: f64, recovered: bool },
+    Dropped {
+        work: String,
+        why: String,
+    },
+    /// Everything to be published is durable; the fence has not been asked yet.
+    Staged {
+        work: String,
+    },
+    Committing {
+        work: String,
+    },
+    Committed {
+        work: String,
+        outputs: usize,
+        published: usize,
+        ms: f64,
+        recovered: bool,
+    },
     /// The work fence refused this attempt.
-    FenceRefused { work: String, step: String, why: String },
+    FenceRefused {
+        work: String,
+        step: String,
+        why: String,
+    },
     /// A group was given back, or was found lost.
-    Released { work: String, ms: f64, hold_ms: f64, released: bool },
-    Heartbeat { groups: usize, items: usize, ms: f64, lost: usize, failed: usize, syncs: u64 },
-    Worker { what: String, detail: String },
-    Usage { own_s: f64, workers_s: f64, idle_s: f64 },
-    Trouble { what: String },
+    Released {
+        work: String,
+        ms: f64,
+        hold_ms: f64,
+        released: bool,
+    },
+    Heartbeat {
+        groups: usize,
+        items: usize,
+        ms: f64,
+        lost: usize,
+        failed: usize,
+        syncs: u64,
+    },
+    Worker {
+        what: String,
+        detail: String,
+    },
+    Usage {
+        own_s: f64,
+        workers_s: f64,
+        idle_s: f64,
+    },
+    Trouble {
+        what: String,
+    },
     Stop,
 }
 

@@ -17,7 +17,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ringfence::{RecordId, Renewal, TargetGroup, TargetTable, Token, WorkHeartbeatError, WorkTable};
+use ringfence::{
+    RecordId, Renewal, TargetGroup, TargetTable, Token, WorkHeartbeatError, WorkTable,
+};
 use ringfence_env::World;
 
 use crate::events::{Event, EventLog};
@@ -143,7 +145,9 @@ impl Shared {
                 }
                 self.settle(&mut state);
                 let now = self.world.clock.boottime();
-                let Some(left) = next.checked_sub(now).filter(|left| !left.is_zero()) else { break };
+                let Some(left) = next.checked_sub(now).filter(|left| !left.is_zero()) else {
+                    break;
+                };
                 state = match self.changed.wait_timeout(state, left.min(SLICE)) {
                     Ok((state, _)) => state,
                     Err(poisoned) => poisoned.into_inner().0,
@@ -211,14 +215,7 @@ impl Shared {
         }
         let (lost, failed) = self.note(&answers, held, began);
         let ms = self.world.clock.boottime().saturating_sub(began).as_secs_f64() * 1e3;
-        self.events.write(Event::Heartbeat {
-            groups: pairs.len(),
-            items,
-            ms,
-            lost,
-            failed,
-            syncs,
-        });
+        self.events.write(Event::Heartbeat { groups: pairs.len(), items, ms, lost, failed, syncs });
         failed == 0
     }
 

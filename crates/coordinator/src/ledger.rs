@@ -92,7 +92,7 @@ impl Growing {
     ) -> Result<Vec<T>, Error> {
         let mut new = Vec::new();
         for name in files::names(world, &self.dir)? {
-            if !name.ends_with(".json") || self.seen.contains(&name) {
+            if name.strip_suffix(".json").is_none() || self.seen.contains(&name) {
                 continue;
             }
             let bytes = files::read(world, &self.dir.join(&name))?;

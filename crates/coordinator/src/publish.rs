@@ -46,7 +46,11 @@ impl Publisher {
     /// Publishes objects in the order given; returns how many were new to the queue.
     ///
     /// Each lies as `dir/DIGEST` or among the objects already. Durable when it returns.
-    pub(crate) fn publish(&self, dir: &std::path::Path, digests: &[Digest]) -> Result<usize, Error> {
+    pub(crate) fn publish(
+        &self,
+        dir: &std::path::Path,
+        digests: &[Digest],
+    ) -> Result<usize, Error> {
         if digests.is_empty() {
             return Ok(0);
         }
@@ -153,8 +157,7 @@ mod tests {
     #[test]
     fn ids_are_dense_and_a_digest_is_published_once() {
         let (_dir, publisher, staged) = publisher();
-        let digests: Vec<Digest> =
-            (0..3u8).map(|n| stage(&publisher, &staged, &[n])).collect();
+        let digests: Vec<Digest> = (0..3u8).map(|n| stage(&publisher, &staged, &[n])).collect();
         assert_eq!(publisher.publish(&staged, &digests[..2]).unwrap(), 2);
         assert_eq!(publisher.publish(&staged, &digests[..2]).unwrap(), 0, "a replay");
         assert_eq!(publisher.publish(&staged, &digests).unwrap(), 1);
@@ -168,8 +171,7 @@ mod tests {
     #[test]
     fn many_publishers_at_once_leave_no_gap() {
         let (_dir, publisher, staged) = publisher();
-        let digests: Vec<Digest> =
-            (0..40u8).map(|n| stage(&publisher, &staged, &[n])).collect();
+        let digests: Vec<Digest> = (0..40u8).map(|n| stage(&publisher, &staged, &[n])).collect();
         std::thread::scope(|scope| {
             for share in digests.chunks(10) {
                 let (publisher, staged) = (publisher.clone(), staged.clone());

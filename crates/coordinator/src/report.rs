@@ -219,9 +219,7 @@ pub(crate) fn make(world: &World, config: &RunConfig, mut facts: Facts) -> Resul
     let publisher = Publisher::new(world, &config.layout(), &run);
     let published = match publisher.index() {
         Ok(index) => Published { files: index.len() as u64, sound: true, fault: None },
-        Err(error) => {
-            Published { files: 0, sound: false, fault: Some(error.to_string()) }
-        }
+        Err(error) => Published { files: 0, sound: false, fault: Some(error.to_string()) },
     };
     let coverage = coverage::read(world, config, &facts, numbers.distinct)?;
     let cpu = CpuSplit { fuzzer_s: facts.fuzzer_s, ..numbers.cpu };

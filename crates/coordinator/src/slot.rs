@@ -53,9 +53,15 @@ pub(crate) struct SlotConfig {
 /// What a slot can do.
 #[derive(Debug)]
 pub(crate) enum Task {
-    Trace { seed: Digest },
+    Trace {
+        seed: Digest,
+    },
     /// Outputs are written to `out`; `watch` are targets whose reach is of interest.
-    Solve { job: Job, out: PathBuf, watch: Vec<u64> },
+    Solve {
+        job: Job,
+        out: PathBuf,
+        watch: Vec<u64>,
+    },
 }
 
 /// What a slot says.

@@ -22,7 +22,7 @@ use std::time::Duration;
 use ringfence_env::{Deadline, World};
 use rustix::process::{Pid, Signal, WaitOptions};
 
-use crate::config::{Arm, RunConfig};
+use crate::config::{Arm, Hold, RunConfig};
 use crate::error::Error;
 use crate::exec::Reexec;
 use crate::fuzzer;
@@ -69,8 +69,8 @@ pub struct Options {
     pub drain: Duration,
     /// Shards of a new store's target table.
     pub shards: u16,
-    /// For tests: this coordinator waits so long between the decision and the publication.
-    pub hold_commit: Option<(u32, Duration)>,
+    /// For tests: time to be stopped or killed in.
+    pub hold: Option<Hold>,
     /// Whether progress is told on standard error.
     pub progress: bool,
 }

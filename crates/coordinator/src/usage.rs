@@ -15,8 +15,7 @@ pub(crate) struct Cpu {
 
 /// What process `pid` used so far; `None` if it is gone.
 pub(crate) fn of_process(world: &World, pid: u32) -> Option<Cpu> {
-    let Ok(Read::Bytes(bytes)) =
-        world.fs.read(Path::new(&format!("/proc/{pid}/stat")), 16 << 10)
+    let Ok(Read::Bytes(bytes)) = world.fs.read(Path::new(&format!("/proc/{pid}/stat")), 16 << 10)
     else {
         return None;
     };
@@ -52,7 +51,8 @@ pub(crate) fn children_of_self(world: &World) -> Vec<u32> {
 fn parse(stat: &str, ticks: f64) -> Option<Cpu> {
     // The name may hold any character; the state follows its last parenthesis.
     let (_, rest) = stat.rsplit_once(") ")?;
-    let fields: Vec<f64> = rest.split(' ').skip(11).take(4).filter_map(|f| f.parse().ok()).collect();
+    let fields: Vec<f64> =
+        rest.split(' ').skip(11).take(4).filter_map(|f| f.parse().ok()).collect();
     let [user, system, reaped_user, reaped_system] = *fields.as_slice() else { return None };
     Some(Cpu { own_s: (user + system) / ticks, reaped_s: (reaped_user + reaped_system) / ticks })
 }

@@ -24,11 +24,11 @@ impl Coordinator {
             if !self.slots.get(index).is_some_and(|(_, activity)| ready(activity)) {
                 continue;
             }
-            let assigned = if self.trace_next {
-                self.assign_trace(index) || self.assign_job(index)
-            } else {
-                self.assign_job(index) || self.assign_trace(index)
-            };
+            // By turns: without traces there is nothing to solve, without solving nothing to gain.
+            let trace_first = self.trace_next;
+            let assigned = (trace_first && self.assign_trace(index))
+                || self.assign_job(index)
+                || (!trace_first && self.assign_trace(index));
             if assigned {
                 self.misses = 0;
             } else {
@@ -107,12 +107,12 @@ impl Coordinator {
                     None => return false,
                 },
             };
-            let overlap: Vec<u64> = job.executed().map(|a| a.target).filter(|t| held.contains(t)).collect();
-            if !overlap.is_empty() {
+            let targets: Vec<u64> = job.executed().map(|action| action.target).collect();
+            // The local reserve: two workers of one coordinator never work on one target.
+            if targets.iter().any(|target| held.contains(target)) {
                 self.context.refuse(Reason::Local);
                 continue;
             }
-            let targets: Vec<u64> = job.executed().map(|action| action.target).collect();
             match self.admit(job, takeover) {
                 Ok(admitted) => {
                     self.dispatch(index, admitted);
@@ -161,8 +161,7 @@ impl Coordinator {
         let since = self.now();
         let job = admitted.job.clone();
         if let Some((slot, activity)) = self.slots.get_mut(index) {
-            *activity =
-                Activity::Solving { admitted: Box::new(admitted), since, told: false };
+            *activity = Activity::Solving { admitted: Box::new(admitted), since, told: false };
             slot.give(Task::Solve { job, out, watch });
             self.trace_next = true;
         }

@@ -43,7 +43,8 @@ impl Coordinator {
                 let why = error.to_string();
                 self.context.events.write(Event::TraceFailed { seed, why: why.clone() });
                 // A refusal is the same every time; a dead worker may have been ill for itself.
-                let give_up = error.worker_lives() || self.shared.intake.failed(seed) >= FATAL_TRACES;
+                let give_up =
+                    error.worker_lives() || self.shared.intake.failed(seed) >= FATAL_TRACES;
                 give_up.then(|| TraceRecord {
                     seed,
                     taken: Vec::new(),

@@ -41,11 +41,7 @@ struct Tally {
     committed: BTreeMap<String, u64>,
 }
 
-pub(super) fn read(
-    world: &World,
-    config: &RunConfig,
-    coordinators: u32,
-) -> Result<Numbers, Error> {
+pub(super) fn read(world: &World, config: &RunConfig, coordinators: u32) -> Result<Numbers, Error> {
     let run = config.layout().run(config.run);
     let mut tally = Tally::default();
     for index in 1..=coordinators {
@@ -231,9 +227,10 @@ mod tests {
     fn percentiles_are_nearest_ranks() {
         let mut sample: Vec<f64> = (1..=100).rev().map(f64::from).collect();
         let spread = spread(&mut sample);
-        assert_eq!((spread.p50, spread.p99, spread.max), (50.0, 99.0, 100.0));
-        assert_eq!(super::spread(&mut [7.0]).p99, 7.0);
-        assert_eq!(super::spread(&mut []).p50, 0.0);
+        let expected = Spread { count: 100, p50: 50.0, p90: 90.0, p99: 99.0, max: 100.0 };
+        assert_eq!(spread, expected);
+        assert_eq!(super::spread(&mut [7.0]).p99.to_string(), "7");
+        assert_eq!(super::spread(&mut []), Spread::default());
     }
 
     #[test]
@@ -241,7 +238,13 @@ mod tests {
         let mut tally = Tally::default();
         for work in ["a", "b", "a"] {
             let work = work.to_owned();
-            tally.add(Event::Committed { work, outputs: 0, published: 0, ms: 1.0, recovered: false });
+            tally.add(Event::Committed {
+                work,
+                outputs: 0,
+                published: 0,
+                ms: 1.0,
+                recovered: false,
+            });
         }
         assert_eq!(tally.finish().commits.twice, 1);
     }

@@ -32,6 +32,20 @@ impl Display for Report {
         if !self.dropped.is_empty() {
             row(f, "jobs dropped", words(&self.dropped))?;
         }
+        self.write_results(f)?;
+        self.write_costs(f)?;
+        for trouble in &self.troubles {
+            writeln!(f, "  trouble: {trouble}")?;
+        }
+        for fault in self.faults() {
+            writeln!(f, "  FAULT: {fault}")?;
+        }
+        writeln!(f, "  run {} in {}", self.run, self.dir)
+    }
+}
+
+impl Report {
+    fn write_results(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let twice = &self.duplicates;
         row(
             f,
@@ -77,6 +91,10 @@ impl Display for Report {
         if let Some(edges) = coverage.edges {
             row(f, "edges of all objects", edges.to_string())?;
         }
+        Ok(())
+    }
+
+    fn write_costs(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cpu = &self.cpu;
         row(
             f,
@@ -105,13 +123,7 @@ impl Display for Report {
         if !failed.is_empty() {
             row(f, "workers replaced", words(&failed))?;
         }
-        for trouble in &self.troubles {
-            writeln!(f, "  trouble: {trouble}")?;
-        }
-        for fault in self.faults() {
-            writeln!(f, "  FAULT: {fault}")?;
-        }
-        writeln!(f, "  run {} in {}", self.run, self.dir)
+        Ok(())
     }
 }
 

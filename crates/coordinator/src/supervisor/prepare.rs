@@ -35,9 +35,8 @@ pub(super) fn prepare(
     reexec: &Reexec,
 ) -> Result<Prepared, Error> {
     check(options)?;
-    let absolute = |path: &Path| {
-        std::path::absolute(path).map_err(|error| Error::io("name", path, error))
-    };
+    let absolute =
+        |path: &Path| std::path::absolute(path).map_err(|error| Error::io("name", path, error));
     let dir = absolute(&options.dir)?;
     let seeds = absolute(&options.seeds)?;
     if files::names(world, &seeds)?.is_empty() {
@@ -46,8 +45,8 @@ pub(super) fn prepare(
     let program = options.program.as_deref().map(absolute).transpose()?;
     let launch = Launch { reexec: reexec.clone(), argv: options.worker.clone() };
     let never = AtomicBool::new(false);
-    let (worker, hello) = Worker::start(world, &launch, &never)
-        .map_err(|error| Error::Worker(error.to_string()))?;
+    let (worker, hello) =
+        Worker::start(world, &launch, &never).map_err(|error| Error::Worker(error.to_string()))?;
     worker.shut_down();
     if options.group_cap > hello.limits.max_actions {
         let most = hello.limits.max_actions;
@@ -68,15 +67,12 @@ pub(super) fn prepare(
     )
     .map_err(|error| Error::io("use", &dir, std::io::Error::other(error)))?;
     let ttl_ms = u64::try_from(options.ttl.as_millis()).unwrap_or(u64::MAX);
-    let binding = Binding {
-        format: FORMAT,
-        build_id: hello.build_id.clone(),
-        arm: options.arm,
-        ttl_ms,
-    };
+    let binding =
+        Binding { format: FORMAT, build_id: hello.build_id.clone(), arm: options.arm, ttl_ms };
     binding.settle(world, &layout)?;
     init_store(&layout, options)?;
-    for made in [layout.objects(), layout.traces(), layout.ledger(), layout.stage(), layout.runs()] {
+    for made in [layout.objects(), layout.traces(), layout.ledger(), layout.stage(), layout.runs()]
+    {
         files::mkdir(world, &made)?;
     }
     let run = next_run(world, &layout)?;
@@ -115,7 +111,7 @@ pub(super) fn prepare(
         silence_ms: options.silence.map(ms),
         drain_ms: ms(options.drain),
         ends_at_ms: ms(ends),
-        hold_commit: options.hold_commit.map(|(index, time)| (index, ms(time))),
+        hold: options.hold,
     };
     config.write(world)?;
     Ok(Prepared { config, _turn: turn })

@@ -200,7 +200,8 @@ impl Drop for Worker {
 
 /// The answer of request `id`, if the line is one; `None` for what a reader skips (P2).
 fn read_answer(line: &[u8], id: u64) -> Result<Option<Value>, WorkerError> {
-    let shown = || String::from_utf8_lossy(line.get(..120).unwrap_or(line)).escape_debug().to_string();
+    let shown =
+        || String::from_utf8_lossy(line.get(..120).unwrap_or(line)).escape_debug().to_string();
     let Ok(value) = serde_json::from_slice::<Value>(line) else {
         return Err(WorkerError::Garbage(format!("not JSON: {}", shown())));
     };
