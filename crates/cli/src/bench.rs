@@ -11,15 +11,18 @@
 mod count;
 mod ext4;
 mod floor;
+mod idle;
 mod measure;
 mod report;
 pub(crate) mod scratch;
 pub(crate) mod stats;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ringfence::World;
 
+use crate::duration;
 use crate::exit::Exit;
 use crate::output::{Complaint, Output};
 use crate::signals::Interrupt;
@@ -47,6 +50,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_values_t = [16],
           value_parser = clap::value_parser!(u16).range(2..=64))]
     widths: Vec<u16>,
+
+    /// How long each round waits for a machine that is 70 % idle; it is told how many found it so
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration::parse)]
+    idle_wait: Duration,
 
     /// Where the table is made; by default in $TMPDIR, else in the current directory. It is removed
     #[arg(long, value_name = "DIR")]

@@ -19,6 +19,7 @@ mod admit;
 mod budget;
 mod job;
 mod settle;
+mod voice;
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -32,6 +33,7 @@ use crate::exit::Exit;
 use crate::output::{Complaint, Output, note};
 use crate::{answer, duration, payload, store};
 use budget::Budget;
+use voice::Voice;
 
 /// Flags of `run`.
 #[derive(clap::Args, Debug)]
@@ -130,7 +132,9 @@ fn hold(args: &Args, store: &Store, lease: Lease, budget: Budget, signals: &Sign
         }
     };
     let clock = World::system().clock;
-    let ended = job::Job { child, keep: &keep, signals, clock: &*clock, budget }.supervise();
+    let job =
+        job::Job { child, keep: &keep, signals, clock: &*clock, budget, voice: Voice::default() };
+    let ended = job.supervise();
     drop(keep);
     settle::settle(&held, ended)
 }

@@ -57,6 +57,7 @@ pub(super) fn outside(args: &Args) -> Result<Exit, Complaint> {
     inner.args(["--mount", "--propagation", "private", "--"]).arg(program).arg("bench");
     inner.args(["--targets", &args.targets.to_string(), "--rounds", &args.rounds.to_string()]);
     inner.args(["--shards", &list(&args.shards), "--widths", &list(&args.widths)]);
+    inner.args(["--idle-wait", &format!("{}ms", args.idle_wait.as_millis())]);
     inner.arg("--image").arg(&image).arg("--mount-point").arg(&point);
     if args.json {
         inner.arg("--json");

@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use super::count::{Counts, counting};
 use super::floor::Floor;
+use super::idle;
 use super::stats::Sample;
 use super::{Args, failed};
 use crate::output::{Complaint, note};
@@ -44,6 +45,8 @@ pub(super) struct Table {
     pub(super) shards: u16,
     /// Shards that the group touches.
     pub(super) touched: u64,
+    /// Rounds that began while the machine was quiet.
+    pub(super) quiet_rounds: u32,
     /// Two durable 4 KiB writes, in the same rounds, in ms.
     pub(super) floor_ms: Sample,
     /// The ways, scalar first.
@@ -122,11 +125,13 @@ fn one_table(
         .map_err(|error| failed("cannot make the file for the floor", &error))?;
     let mut ways = ways(args, world, root)?;
     let mut floors = Vec::new();
+    let mut quiet_rounds = 0;
     for round in 0..WARM_UP + args.rounds {
         note(&match round.checked_sub(WARM_UP) {
             None => format!("{shards} shards: warm-up {}", round + 1),
             Some(timed) => format!("{shards} shards: round {} of {}", timed + 1, args.rounds),
         });
+        let quiet = idle::wait(world, args.idle_wait);
         let floor = floor.cycle(world).map_err(|error| failed("cannot write the floor", &error))?;
         // Every way is first as often as it is last.
         let ways_in_turn = ways.len();
@@ -146,6 +151,7 @@ fn one_table(
         }
         if round >= WARM_UP {
             floors.push(millis(floor));
+            quiet_rounds += u32::from(quiet);
         }
     }
     let touched = u64::try_from(touched).unwrap_or(u64::MAX);
@@ -159,7 +165,7 @@ fn one_table(
         arm.of_scalar = arm.cycle_ms.median / scalar;
         arm.times_floor = arm.cycle_ms.median / floor_ms.median;
     }
-    Ok(Some(Table { shards, touched, floor_ms, arms }))
+    Ok(Some(Table { shards, touched, quiet_rounds, floor_ms, arms }))
 }
 
 /// Scalar first, then batch, then one overlapped way per width.

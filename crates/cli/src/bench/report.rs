@@ -30,8 +30,11 @@ pub(super) fn text(measured: &Measured) -> String {
 }
 
 fn one(text: &mut String, table: &Table) {
-    let Table { shards, touched, floor_ms, arms } = table;
-    let _ = writeln!(text, "\n{shards} shards, {touched} touched");
+    let Table { shards, touched, quiet_rounds, floor_ms, arms } = table;
+    let _ = writeln!(
+        text,
+        "\n{shards} shards, {touched} touched; {quiet_rounds} rounds began on a quiet machine"
+    );
     let _ = writeln!(
         text,
         "  {:<14} {:>9} {:>9} {:>9} {:>9} {:>9} {:>8} {:>9} {:>10} {:>10} {:>7}",

@@ -13,7 +13,7 @@ use signal_hook::consts::{
 };
 
 use super::budget::Budget;
-use crate::output::note;
+use super::voice::Voice;
 
 /// The signals that are passed on; a stop takes this process along.
 pub(super) const FORWARDED: [i32; 7] =
@@ -31,6 +31,8 @@ pub(super) struct Job<'a> {
     pub(super) clock: &'a dyn Clock,
     /// When it has to be dead.
     pub(super) budget: Budget,
+    /// Who tells people; nothing here may wait for a listener.
+    pub(super) voice: Voice,
 }
 
 /// How it ended.
@@ -49,13 +51,13 @@ struct Ending {
 }
 
 /// After KILL, processes below the child are looked for this often until none is left.
-const REAP_PAUSE: Duration = Duration::from_millis(5);
+const REAP_PAUSE: Duration = Duration::from_millis(10);
 /// A killed process that is not gone by then sits in a call that cannot be interrupted.
 const LONGEST_REAP: Duration = Duration::from_secs(1);
 
 impl Job<'_> {
     /// Returns once the child is reaped; after a loss, once everything below this process is dead.
-    pub(super) fn supervise(&self) -> Ended {
+    pub(super) fn supervise(self) -> Ended {
         let mut ending: Option<Ending> = None;
         let mut status = None;
         let mut failures = 0;
@@ -65,7 +67,7 @@ impl Job<'_> {
             if keeping.failures > failures && ending.is_none() {
                 failures = keeping.failures;
                 let why = keeping.last_failure.unwrap_or_default();
-                note(&format!("heartbeat {failures} failed, trying again: {why}"));
+                self.voice.say(format!("heartbeat {failures} failed, trying again: {why}"));
             }
             if let (None, Some(reason)) = (&ending, keeping.lost) {
                 ending = Some(self.begin_end(reason));
@@ -86,7 +88,7 @@ impl Job<'_> {
                 _ => {}
             }
             if let Err(error) = self.signals.wait(self.until_next_look(ending.as_ref())) {
-                note(&format!("cannot wait for signals: {error}"));
+                self.voice.say(format!("cannot wait for signals: {error}"));
                 self.clock.sleep(self.budget.slice);
             }
             // Only one at a time: the lease is looked at between any two.
@@ -118,11 +120,13 @@ impl Job<'_> {
             LostReason::RanOut => now.saturating_add(self.budget.grace).min(last),
             _ => now,
         };
-        let grace = kill_at.saturating_sub(now);
-        note(&format!("lease lost: {reason}; the command gets TERM, and KILL after {grace:?}"));
         self.send(Signal::TERM, true);
         // One that is stopped would not see it.
         self.send(Signal::CONT, true);
+        let grace = kill_at.saturating_sub(now);
+        self.voice.say(format!(
+            "lease lost: {reason}; the command got TERM, and gets KILL after {grace:.1?}"
+        ));
         Ending { reason, kill_at }
     }
 
@@ -133,7 +137,7 @@ impl Job<'_> {
             let _ = signal_process(self.child, signal.as_raw());
         }
         if let Err(error) = signal_descendants(signal, self.child) {
-            note(&format!("cannot look for the command's processes: {error}"));
+            self.voice.say(format!("cannot look for the command's processes: {error}"));
         }
     }
 
@@ -156,7 +160,7 @@ impl Job<'_> {
             match status {
                 Some(status) if left == 0 || late => {
                     if left > 0 {
-                        note(&format!("{left} killed processes are not gone yet"));
+                        self.voice.say(format!("{left} killed processes are not gone yet"));
                     }
                     return Ended { status, lost: ending.map(|ending| ending.reason) };
                 }

@@ -91,13 +91,15 @@ fn b20_a_store_that_fails_for_a_while_costs_a_warning_and_not_the_lease() {
 fn everything_the_command_started_is_dead_when_a_lost_lease_is_reported() {
     let bed = Bed::new();
     let log = Log(bed.path("log"));
-    // A grandchild in a session of its own, whose parent is gone.
+    // One grandchild hears TERM, one ignores it in a session of its own; their parent ends at TERM.
     let script = format!(
-        "setsid sh -c 'trap \"\" TERM; echo $$ >> {0}; sleep 60' & echo $$ >> {0}; wait",
+        "sh -c 'trap \"echo term >> {0}.term; exit\" TERM; echo $$ >> {0}; \
+         while :; do sleep 0.01; done' & \
+         setsid sh -c 'trap \"\" TERM; echo $$ >> {0}; sleep 60' & echo $$ >> {0}; wait",
         log.path()
     );
     let child = spawn(&mut bed.run(&["--ttl", "1s"], &["sh", "-c", &script]));
-    let pids = log.wait(2);
+    let pids = log.wait(3);
     std::fs::rename(bed.store(), bed.path("away")).unwrap();
     let ran = Ran::wait(child);
     std::fs::rename(bed.path("away"), bed.store()).unwrap();
@@ -105,6 +107,24 @@ fn everything_the_command_started_is_dead_when_a_lost_lease_is_reported() {
     for pid in &pids {
         assert!(!lives(pid), "{pid} lives");
     }
+    assert_eq!(Log(bed.path("log.term")).lines(), ["term"]);
+}
+
+#[test]
+fn a_full_standard_error_that_nobody_reads_does_not_keep_a_lost_command_alive() {
+    let bed = Bed::new();
+    let log = Log(bed.path("log"));
+    let fill = "dd if=/dev/zero bs=65536 count=1 status=none >&2";
+    let script = format!("{fill}; echo $$ > {}; exec sleep 60", log.path());
+    let child = spawn(&mut bed.run(&["--ttl", "1s"], &["sh", "-c", &script]));
+    let pid = log.wait(1)[0].clone();
+    std::fs::rename(bed.store(), bed.path("away")).unwrap();
+    sleep(Duration::from_millis(1100));
+    assert!(!lives(&pid));
+    std::fs::rename(bed.path("away"), bed.store()).unwrap();
+    let ran = Ran::wait(child);
+    assert_eq!(ran.code, 79);
+    assert!(ran.err.len() > 65_536);
 }
 
 #[test]
