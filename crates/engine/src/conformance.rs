@@ -1,20 +1,12 @@
 //! The conformance suite: the contract E1 to E6 as checks that every engine passes.
 //!
-//! # A new engine
-//! 1. Implement [`Engine`]. Five methods, no lease logic: read the keys under exclusion, call
-//!    `decide` with a [`View`](ringfence_model::View), store what it answers whole, say how that
-//!    ended. A [`Grant`](ringfence_model::Grant) gets the next token of the table and then yields
-//!    its edits. Where the words of a method leave a choice, the checks below say what was meant.
-//! 2. Depend on this crate with the feature `conformance` in `[dev-dependencies]`.
-//! 3. Implement [`Testbed`] over a real store and name it in one line:
-//!
 //! ```text
 //! // crates/NAME/tests/conformance.rs
 //! struct TempTable { .. }
 //! impl ringfence_engine::conformance::Testbed for TempTable { .. }
 //! ringfence_engine::conformance!(TempTable); // one #[test] per check, from the single list
 //! ```
-//! `cargo test -p ringfence-NAME --test conformance` runs it; each check makes a table of its own.
+//! Each check makes a table of its own, so they run side by side.
 //!
 //! # What it does and does not show
 //! The checks know an engine only through the trait and the testbed, so they hold for an engine

@@ -20,7 +20,7 @@ pub struct Request<'a> {
     pub keys: &'a [Key],
     /// The caller's own time; by default the host's clocks, read under the exclusion.
     pub now: Option<Timestamp>,
-    /// How long to wait for the exclusion of all keys together.
+    /// How long to wait for the exclusion of all keys together; zero tries once.
     pub patience: Duration,
 }
 
@@ -37,7 +37,8 @@ pub struct Request<'a> {
 /// E4. *Damage is held.* Something stored that is no valid record is shown as damaged and left as
 ///     it is unless the transition removes it.
 /// E5. *Fences rise.* Every token issued has a fence above all earlier ones of the table and above
-///     every fence in the view, across processes, crashes and clock jumps.
+///     every fence in the view, across processes, crashes and clock jumps. Where none is left above
+///     a fence in the view, that call fails; others go on.
 /// E6. *Readers write nothing*: [`Engine::view`] and [`Engine::scan`] work on a read-only mount.
 pub trait Engine: Send + Sync + fmt::Debug {
     /// What this engine is and how its table was made.
@@ -119,7 +120,8 @@ pub struct Scan {
     pub default_ttl: Ttl,
     /// Every record and every damaged one, in key order; never [`Entry::Vacant`].
     pub entries: Vec<(Key, Entry)>,
-    /// Whether all of it stood like this at one instant. If not, writers were too busy: each record
-    /// is true, their combination may never have been.
+    /// Whether all of it stood like this at one instant. The instant may lie within a call that was
+    /// under way, so that some of its edits are there and some are not yet. If not, writers were too
+    /// busy: each record is true, their combination may never have been.
     pub consistent: bool,
 }

@@ -15,8 +15,8 @@ macro_rules! canaries {
             }
         )*
 
-        /// The checks that some flaw is caught by.
-        pub(crate) const CAUGHT_BY: &[&str] = &[$($check),*];
+        /// Every flaw with the check that is there to notice it.
+        pub(crate) const ALL: &[(Flaw, &str)] = &[$((Flaw::$flaw, $check)),*];
     };
 }
 
@@ -29,6 +29,10 @@ canaries! {
         by "grant::whatever_was_stored_took_a_barrier";
     SmallRecords: a_limit_on_the_size_of_records_is_caught,
         by "grant::a_payload_of_64_kib_comes_back_to_the_byte";
+    AsciiOnly: a_store_that_knows_only_ascii_is_caught,
+        by "grant::names_in_any_script_come_back";
+    EmptyIsRefused: an_empty_transition_taken_for_a_refusal_is_caught,
+        by "grant::an_empty_transition_is_done_and_changes_nothing";
     OneTableAtATime: edits_of_only_one_table_are_caught,
         by "grant::one_transition_may_span_both_tables";
     RefusalWrites: a_refusal_that_writes_what_no_reader_shows_is_caught,
@@ -81,6 +85,8 @@ canaries! {
         by "sight::a_record_under_change_is_always_seen_whole";
     TornScan: a_scan_of_two_instants_that_claims_one_is_caught,
         by "sight::a_scan_that_claims_one_instant_shows_one";
+    IdentityPerHandle: a_table_named_anew_by_each_handle_is_caught,
+        by "sight::a_handle_knows_its_table";
     IgnoresNow: a_given_now_that_is_ignored_is_caught,
         by "moment::a_given_now_replaces_every_clock";
     TtlOfTheTable: a_ttl_that_is_not_stored_is_caught,

@@ -55,7 +55,10 @@ impl Engine for Memory {
         EngineInfo {
             name: "memory",
             location: format!("memory:{}", self.store.table),
-            table: format!("table-{}", self.store.table),
+            table: match self.flaw {
+                Some(Flaw::IdentityPerHandle) => format!("table-{:?}", self.opened),
+                _ => format!("table-{}", self.store.table),
+            },
             default_ttl: default_ttl(),
             shards: SHARDS,
         }
@@ -208,6 +211,9 @@ impl Memory {
             Some(held)
         };
         let changed = !edits.is_empty();
+        if !changed && self.is(Flaw::EmptyIsRefused) {
+            return Ok(None);
+        }
         self.store(edits)?;
         *self.snapshot.lock().unwrap() = self.store.state().records.clone();
         drop(held);
@@ -374,6 +380,10 @@ impl Memory {
     /// The stored line of a record.
     fn line(&self, mut record: Record) -> String {
         match (&mut record, self.flaw) {
+            (Record::Target(target), Some(Flaw::AsciiOnly)) => {
+                let holder = Arc::make_mut(&mut target.holder);
+                holder.owner = holder.owner.replace(|c: char| !c.is_ascii(), "?").into();
+            }
             (Record::Target(target), Some(Flaw::TtlOfTheTable)) => {
                 Arc::make_mut(&mut target.holder).ttl = None;
             }
