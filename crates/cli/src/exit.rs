@@ -44,6 +44,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_code_is_documented() {
+        let docs = include_str!("../../../docs/cli.md");
+        let all = [
+            Exit::DONE,
+            Exit::USAGE,
+            Exit::DAMAGED,
+            Exit::NO_TABLE,
+            Exit::UNSUPPORTED,
+            Exit::BUSY,
+            Exit::LOST,
+            Exit::NOT_HELD,
+            Exit::FAILED,
+        ];
+        for Exit(code) in all {
+            assert!(docs.contains(&format!("\n| {code} | ")), "{code}");
+            assert!(crate::help::TOP.contains(&format!(" {code} ")), "{code}");
+        }
+    }
+
+    #[test]
     fn a_signal_ends_a_command_with_128_and_its_number() {
         assert_eq!([2, 15, 1].map(Exit::signal), [Exit(130), Exit(143), Exit(129)]);
     }

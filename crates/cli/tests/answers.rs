@@ -163,6 +163,12 @@ fn damages(produced: &mut Produced) {
     produced.add("claim/corrupt", table.json("claim", &["--targets", "99,100", "--owner", "me"]));
     let beat = ["--targets", "66,88,99", "--token", "00000000000000000001-x"];
     produced.add("heartbeat/lost", table.json("heartbeat", &beat));
+    let id = item.id.to_string();
+    let forced = |token| ["--work", &id, "--token", token, "--reason", "cut by a full disk"];
+    produced.add("force-release/work-lost", table.json("force-release", &forced("x")));
+    let token = item.token.as_str();
+    produced.add("force-release/work", table.json("force-release", &forced(token)));
+    assert_eq!(table.json("force-release", &forced(token)).0, 80);
     std::fs::write(table.store.join("table.json"), "").unwrap();
     produced.add("any/corrupt", table.json("list", &[]));
 }

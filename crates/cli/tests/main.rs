@@ -1,6 +1,12 @@
 //! The command as scripts and people see it: the real binary, real files, real processes.
 
-#![expect(clippy::disallowed_methods, reason = "tests are the world around the seam")]
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::case_sensitive_file_extension_comparisons,
+    reason = "a test is the world around the seam, and its panic is its answer"
+)]
 
 mod answers;
 mod arguments;
