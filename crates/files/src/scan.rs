@@ -1,22 +1,29 @@
 //! Reading a whole table without excluding anybody.
 //!
 //! The table is read twice; if both readings are the same, byte for byte, everything stood like
-//! that at one instant between them (tokens and times make a record's bytes never recur). Under
-//! constant change the last reading is returned and marked as not consistent.
+//! that at one instant between them: a record's bytes hold its token and time and hardly ever recur.
+//!
+//! Two readings may also fall into one pause of one call, and then show part of a group. So where
+//! some members of a group lack what the others have, their kernel locks are asked in between: while
+//! one is held, a call is under way and the reading does not count. What is in part and under nobody's
+//! lock is what it is, after a crash for example. Under constant change the last reading is returned
+//! and marked as not consistent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use ringfence_engine::StorageError;
-use ringfence_env::{Fs, World};
-use ringfence_model::{Entry, Key, Space};
+use ringfence_env::{Fs, LockMode, World};
+use ringfence_model::{Entry, Key, Record, Space};
 
 use crate::intent;
 use crate::layout::{Layout, NameKind};
 use crate::read::{self, Before, Stored};
 
-const READINGS: usize = 8;
+const READINGS: usize = 16;
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// Every record and every damaged one, and whether all of it stood like this at one instant.
 pub fn table(
@@ -27,14 +34,49 @@ pub fn table(
     let mut last = reading(world, layout, space)?;
     let mut consistent = false;
     for _ in 1..READINGS {
+        let under_way = in_part(&last).into_iter().any(|key| is_locked(world, layout, key));
+        if under_way {
+            world.clock.sleep(PAUSE);
+        }
         let next = reading(world, layout, space)?;
-        consistent = same(&last, &next);
+        consistent = !under_way && same(&last, &next);
         last = next;
         if consistent {
             break;
         }
     }
     Ok((last.into_iter().map(|(key, stored)| (key, stored.entry)).collect(), consistent))
+}
+
+/// Records whose group is not all under one token and time: one per group.
+fn in_part(found: &BTreeMap<Key, Stored>) -> Vec<Key> {
+    let mut tokens = BTreeSet::new();
+    let mut keys = Vec::new();
+    for (&key, stored) in found {
+        let Entry::Present(Record::Target(record)) = &stored.entry else { continue };
+        let whole = record.group.targets.iter().all(|&target| {
+            matches!(
+                found.get(&Key::target(target)).map(|other| &other.entry),
+                Some(Entry::Present(Record::Target(other)))
+                    if other.holder.token == record.holder.token
+                        && other.holder.updated == record.holder.updated
+            )
+        });
+        if !whole && tokens.insert(record.holder.token.clone()) {
+            keys.push(key);
+        }
+    }
+    keys
+}
+
+/// Whether some process holds the record's lock. Opens it for reading, makes nothing.
+fn is_locked(world: &World, layout: &Layout, key: Key) -> bool {
+    let Ok(lock) = world.fs.open_lock(&layout.record(key).lock, false, 0) else { return false };
+    let free = lock.try_lock(LockMode::Shared).unwrap_or(false);
+    if free {
+        let _ = lock.unlock();
+    }
+    !free
 }
 
 fn same(one: &BTreeMap<Key, Stored>, two: &BTreeMap<Key, Stored>) -> bool {

@@ -34,6 +34,8 @@ mod probe;
 #[cfg(test)]
 mod race;
 #[cfg(test)]
+mod scan;
+#[cfg(test)]
 mod table;
 #[cfg(test)]
 mod watch;
