@@ -10,7 +10,7 @@ use ringfence_model::{Fence, Key, RecordId, ShardCount, Token};
 
 use crate::history::{Caller, Fate, History, State};
 use crate::machine::Machine;
-use crate::setup::{LONG, SHARDS, Setup, blank, open, read_all, root, target};
+use crate::setup::{SHARDS, Setup, blank, open, read_all, root, target};
 use crate::verbs::{Verbs, group, keys, manifest, request, work};
 
 /// A group's size and spread.
@@ -42,10 +42,13 @@ pub enum Act {
     BeginCommit,
     Complete,
     Abandon,
+    /// A group is claimed, and one of its targets taken over and released by somebody else: then
+    /// nothing may be left from which the first claim could come back.
+    StaleIntent,
 }
 
 /// Every act.
-pub const ACTS: [Act; 13] = [
+pub const ACTS: [Act; 14] = [
     Act::Init,
     Act::Claim,
     Act::FenceRaise,
@@ -59,6 +62,7 @@ pub const ACTS: [Act; 13] = [
     Act::BeginCommit,
     Act::Complete,
     Act::Abandon,
+    Act::StaleIntent,
 ];
 
 impl Act {
@@ -257,6 +261,16 @@ impl Case {
             Act::BeginCommit => verbs.begin_commit(key, token(), &manifest(1)).fate,
             Act::Complete => verbs.complete(key, token()).fate,
             Act::Abandon => verbs.abandon(key, token()).fate,
+            Act::StaleIntent => {
+                let first = verbs.claim(&request("new", &ready.numbers, 5.0)).fate;
+                machine.advance(Duration::from_mins(1));
+                let one = ready.numbers.get(..1).expect("a target");
+                let second = verbs.claim(&request("another", one, 1e6));
+                match (first, second.token) {
+                    (Fate::Done, Some(token)) => verbs.release(&group(one), &token).fate,
+                    (odd, _) => odd,
+                }
+            }
         }
     }
 
@@ -285,6 +299,6 @@ pub fn verbs<'a>(
     engine: &'a dyn Engine,
     wrong: Option<crate::verbs::WrongRule>,
 ) -> Verbs<'a> {
-    let caller = Caller { machine, proc: 0, history, engine, patience: LONG };
+    let caller = Caller { machine, proc: 0, history, engine, patience: Duration::from_millis(200) };
     Verbs { caller, name, wrong }
 }

@@ -107,8 +107,19 @@ struct Expected {
     acknowledged: bool,
     /// The call failed and said that the old state was put back: all old.
     restored: bool,
+    /// The call was made again after a kill.
+    retried: bool,
     /// No fence up to this one may be granted again.
     fence: Fence,
+}
+
+impl Expected {
+    /// The records whose new state is not the old one.
+    fn changes(self, old: &BTreeMap<Key, State>) -> BTreeMap<Key, State> {
+        let mut new = self.new;
+        new.retain(|key, state| old.get(key) != Some(state));
+        new
+    }
 }
 
 struct Explorer<'a> {
@@ -117,7 +128,8 @@ struct Explorer<'a> {
     limits: Limits,
     ready: &'a Ready,
     report: Report,
-    seen: BTreeSet<(u64, bool, bool)>,
+    /// Disks that were looked at, by what was expected of them.
+    seen: BTreeSet<(u64, bool, bool, bool)>,
     rng: Rng,
 }
 
@@ -181,7 +193,8 @@ impl Explorer<'_> {
             return calls;
         }
         let last = points.len() - 1;
-        for (index, point) in points.iter().enumerate() {
+        let from = if self.case.act == Act::StaleIntent { last } else { 0 };
+        for (index, point) in points.iter().enumerate().skip(from) {
             let ended = (index == last).then_some(&fate);
             let expected = self.expected(&history, ended, point.step);
             let at = format!("{label}{index} {}", point.label);
@@ -189,7 +202,7 @@ impl Explorer<'_> {
             self.kill(&at, &machine, point, &expected);
             self.cut(&at, &machine, &point.disk, &expected, true);
             if struck && index < last {
-                self.kill_and_retry(&at, &machine, point);
+                self.kill_and_retry(&at, &machine, point, &history);
             }
             if self.is_enough() {
                 break;
@@ -230,6 +243,7 @@ impl Explorer<'_> {
             units,
             acknowledged: ended == Some(&Fate::Done),
             restored: matches!(ended, Some(Fate::Restored(_))),
+            retried: false,
             fence,
         }
     }
@@ -269,7 +283,7 @@ impl Explorer<'_> {
             if self.is_enough() {
                 return;
             }
-            let key = (state.digest(), expected.acknowledged, expected.restored);
+            let key = (state.digest(), expected.acknowledged, expected.restored, expected.retried);
             *(if again { &mut self.report.states } else { &mut self.report.second }) += 1;
             if !self.seen.insert(key) {
                 continue;
@@ -315,13 +329,20 @@ impl Explorer<'_> {
     }
 
     /// Somebody makes the same call after the kill; if it is acknowledged, it survives the power.
-    fn kill_and_retry(&mut self, at: &str, machine: &Machine, point: &Point) {
+    fn kill_and_retry(&mut self, at: &str, machine: &Machine, point: &Point, first: &History) {
         let later = machine.later(self.ready.machine.disk(), false);
         let engine = self.engine(&later);
         later.set_disk(point.disk.clone());
         let history = History::default();
         let fate = self.case.act(self.setup, self.ready, &later, engine.as_ref(), &history);
         if fate != Fate::Done {
+            // What it met was finished first, and stays whole.
+            let mut expected = self.expected(first, None, point.step);
+            expected.new.extend(self.expected(&history, None, u64::MAX).changes(&expected.old));
+            expected.retried = true;
+            let disk = later.disk();
+            let at = format!("{at} > kill, the same call refused");
+            self.cut(&at, &later, &disk, &expected, true);
             return;
         }
         self.report.retries += 1;
@@ -343,6 +364,7 @@ impl Explorer<'_> {
             units: Vec::new(),
             acknowledged: true,
             restored: false,
+            retried: true,
             fence,
         };
         let disk = later.disk();
@@ -460,22 +482,22 @@ impl Explorer<'_> {
         if forced != Fate::Done {
             return Err(format!("a force-release ended as {forced:?}"));
         }
-        Self::audit(machine, &token)?;
+        Self::audit(machine, &token, "the next")?;
         let acknowledged = self.case.act == Act::ForceRelease && expected.acknowledged;
         match (&self.ready.token, acknowledged) {
-            (Some(token), true) => Self::audit(machine, token),
+            (Some(token), true) => Self::audit(machine, token, "an acknowledged"),
             _ => Ok(()),
         }
     }
 
     /// Every acknowledged force-release has a line of its own that can be read.
-    fn audit(machine: &Machine, token: &Token) -> Result<(), String> {
+    fn audit(machine: &Machine, token: &Token, which: &str) -> Result<(), String> {
         let bytes = machine.disk().file(&root().join("audit.log")).unwrap_or_default();
         let told = bytes.split(|byte| *byte == b'\n').any(|line| {
             let is_json = Fields::parse(line).is_ok();
             is_json && String::from_utf8_lossy(line).contains(token.as_str())
         });
-        if told { Ok(()) } else { Err("a force-release has no readable audit line".into()) }
+        if told { Ok(()) } else { Err(format!("{which} force-release has no readable audit line")) }
     }
 
     fn nothing_left(&mut self, label: &str, disk: &Disk) {

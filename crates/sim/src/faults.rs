@@ -66,6 +66,8 @@ pub struct Chaos {
     pub suspend_rate: u32,
     /// Begin a run of errors.
     pub error_rate: u32,
+    /// Only calls of this kind fail.
+    pub only: Option<Call>,
     /// Write less than was asked for.
     pub short_write_rate: u32,
     /// Fails exactly the calls with these numbers, counted from 1 over mutating calls.
@@ -94,6 +96,7 @@ impl Chaos {
             jump_rate: 0,
             suspend_rate: 0,
             error_rate: 0,
+            only: None,
             short_write_rate: 0,
             fail_calls: Vec::new(),
             fail_from: None,
@@ -144,6 +147,25 @@ impl Chaos {
         Self { fail_from: Some(number), fail_late: late, fail_errno: errno, ..Self::none() }
     }
 
+    /// Only directory syncs fail, and often.
+    pub fn barriers(seed: u64) -> Self {
+        let rng = Rng::new(seed).fork(79);
+        let only = Some(Call::SyncDir);
+        Self { switch_rate: 400_000, error_rate: 100_000, only, rng, ..Self::none() }
+    }
+
+    /// Whether nobody is stopped, killed or struck.
+    pub fn is_calm(&self) -> bool {
+        let rates =
+            [self.stop_rate, self.kill_rate, self.cut_rate, self.suspend_rate, self.error_rate];
+        rates.iter().all(|rate| *rate == 0)
+    }
+
+    /// Whether processes are killed.
+    pub fn kills(&self) -> bool {
+        self.kill_rate > 0
+    }
+
     /// How many mutating calls were made under this.
     pub fn mutating(&self) -> u64 {
         self.mutating
@@ -170,7 +192,8 @@ impl Chaos {
         // Errors come in runs, so that an undo fails too now and then. The probe is left alone: its
         // own tests are elsewhere, and a run in which no table opens shows nothing.
         let probing = path.to_string_lossy().contains(".probe-");
-        if probing || matches!(call, Call::Unlock | Call::TryLock) {
+        let spared = self.only.is_some_and(|only| only != call);
+        if probing || spared || matches!(call, Call::Unlock | Call::TryLock) {
             return Strike::None;
         }
         if self.burst > 0 {

@@ -19,7 +19,7 @@ pub const KNOWN: &[Known] = &[
     },
     Known {
         name: "a torn audit line swallows the next one",
-        signs: &["ForceRelease", "no readable audit line"],
+        signs: &["ForceRelease", "the next force-release has no readable audit line"],
     },
     Known {
         name: "init acknowledges a table whose description is not durable yet",

@@ -10,7 +10,8 @@
 //! | [`history`] | calls on the engine, written down |
 //! | [`setup`], [`verbs`] | the table under test and the calls on it |
 //! | [`case`], [`exhaustive`] | every crash point of one call |
-//! | [`sabotage`] | promises broken on purpose |
+//! | [`random`], [`check`] | many coordinators while everything goes wrong, and what must hold |
+//! | [`canary`], [`sabotage`] | bugs planted on purpose, which the checks must notice |
 //! | [`known`] | defects that wait to be mended |
 //! | [`linear`] | whether some order of the calls explains all of it |
 
@@ -22,7 +23,9 @@
     reason = "a simulation fails by panicking, and nothing shipped depends on it"
 )]
 
+pub mod canary;
 pub mod case;
+pub mod check;
 pub mod clock;
 pub mod crash;
 pub mod disk;
@@ -33,6 +36,7 @@ pub mod history;
 pub mod known;
 pub mod linear;
 pub mod machine;
+pub mod random;
 pub mod rng;
 pub mod sabotage;
 pub mod setup;

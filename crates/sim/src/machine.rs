@@ -322,6 +322,10 @@ impl Machine {
             core = Self::die_if_doomed(proc, core);
             core = self.yield_turn(proc, core);
         }
+        if !core.scheduled {
+            // Whoever tries again and again comes to the end of its patience.
+            core.now += Duration::from_micros(50);
+        }
         core.steps += 1;
         let boot = core.boot;
         core.mix(&(proc, call, plain(path), boot));

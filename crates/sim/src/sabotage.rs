@@ -65,6 +65,8 @@ pub enum Sabotage {
     RetirementForgotten,
     /// The intent is retired, but not durably.
     RetirementSync,
+    /// A shard in which recovery found nothing to change is not synced.
+    SettledDirSync,
     /// A failed group is undone without an abort mark.
     AbortForgotten,
     /// The abort mark is not synced before the first undo.
@@ -247,23 +249,24 @@ impl Fs for SabotagedFs {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        let (unlinked, count, fence) = self.with(|memory| {
+        let (unlinked, count, renamed) = self.with(|memory| {
             memory.dirs_synced += u64::from(is_shard(dir));
             let unlinked = memory.unlinked_in.iter().any(|noted| noted == dir);
-            let fence = memory.renamed_in.iter().any(|noted| noted == dir);
+            let renamed = memory.renamed_in.iter().any(|noted| noted == dir);
             memory.unlinked_in.retain(|noted| noted != dir);
             memory.renamed_in.retain(|noted| noted != dir);
-            (unlinked, memory.dirs_synced, fence)
+            (unlinked, memory.dirs_synced, renamed)
         });
         let dropped = match self.kind {
             Sabotage::DirSyncAfterRename => is_shard(dir) && !unlinked,
             Sabotage::DirSyncAfterUnlink => is_shard(dir) && unlinked,
             Sabotage::LaterDirSyncs => is_shard(dir) && count > 1,
             Sabotage::BarrierBeforeRename => is_shard(dir),
-            Sabotage::FenceDirSync => !is_shard(dir) && fence,
-            Sabotage::MkdirSync => !is_shard(dir) && !fence,
+            Sabotage::FenceDirSync => !is_shard(dir) && renamed,
+            Sabotage::MkdirSync => !is_shard(dir) && !renamed,
             Sabotage::RestoreSync => self.has_failed(),
             Sabotage::IntentDirSync => is_intent(dir),
+            Sabotage::SettledDirSync => is_shard(dir) && !renamed && !unlinked,
             _ => false,
         };
         if dropped {

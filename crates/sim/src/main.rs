@@ -1,0 +1,237 @@
+//! `ringfence-sim`: crash points, random runs, planted bugs; every line of it can be replayed.
+//!
+//! ```text
+//! ringfence-sim --exhaustive [--quick] [--mode record|group] [--act NAME]
+//! ringfence-sim --random RUNS [--from SEED] [--mode ..]
+//! ringfence-sim --seed SEED [--log] [--mode ..]
+//! ringfence-sim --canaries
+//! ```
+//! Without `--mode` both modes are tried. The exit code is 1 if anything was wrong.
+
+#![allow(clippy::expect_used, reason = "a tool of the developers'; nothing shipped depends on it")]
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use ringfence_env::{Clock as _, Entropy as _, SystemClock, SystemEntropy};
+use ringfence_sim::canary::CANARIES;
+use ringfence_sim::case::{ACTS, Act, Case, Shape};
+use ringfence_sim::exhaustive::{Limits, Report, explore};
+use ringfence_sim::random::{Plan, run, run_logged};
+use ringfence_sim::setup::{Mode, Setup};
+
+/// What was asked for.
+#[derive(Debug)]
+struct Asked {
+    what: What,
+    modes: Vec<Mode>,
+    quick: bool,
+    log: bool,
+    from: Option<u64>,
+    act: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Exhaustive,
+    Random(u64),
+    Seed(u64),
+    Canaries,
+}
+
+const USAGE: &str = "usage: ringfence-sim --exhaustive [--quick] [--act NAME] | --random RUNS \
+                     [--from SEED] | --seed SEED [--log] | --canaries   [--mode record|group]";
+
+fn parse(mut args: impl Iterator<Item = String>) -> Result<Asked, String> {
+    let (mut what, mut modes) = (None, vec![Mode::Record, Mode::Group]);
+    let (mut quick, mut log, mut from, mut act) = (false, false, None, None);
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().ok_or(format!("{arg} needs a value"));
+        let number = |text: String| text.parse::<u64>().map_err(|_| format!("{text} is no number"));
+        match arg.as_str() {
+            "--exhaustive" => what = Some(What::Exhaustive),
+            "--canaries" => what = Some(What::Canaries),
+            "--random" => what = Some(What::Random(number(value()?)?)),
+            "--seed" => what = Some(What::Seed(number(value()?)?)),
+            "--from" => from = Some(number(value()?)?),
+            "--act" => act = Some(value()?),
+            "--quick" => quick = true,
+            "--log" => log = true,
+            "--mode" => {
+                modes = match value()?.as_str() {
+                    "record" => vec![Mode::Record],
+                    "group" => vec![Mode::Group],
+                    other => return Err(format!("{other} is no mode")),
+                }
+            }
+            other => return Err(format!("{other} is not known")),
+        }
+    }
+    let what = what.ok_or("say what to do")?;
+    Ok(Asked { what, modes, quick, log, from, act })
+}
+
+fn main() -> ExitCode {
+    let asked = match parse(std::env::args().skip(1)) {
+        Ok(asked) => asked,
+        Err(why) => {
+            say(&format!("{why}\n{USAGE}"));
+            return ExitCode::from(64);
+        }
+    };
+    let fine = match asked.what {
+        What::Exhaustive => exhaustive(&asked),
+        What::Random(runs) => random(&asked, runs),
+        What::Seed(seed) => seed_once(&asked, seed),
+        What::Canaries => canaries(),
+    };
+    if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// A closed pipe is no reason to panic.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+fn since(began: Duration) -> f64 {
+    SystemClock.monotonic().saturating_sub(began).as_secs_f64()
+}
+
+fn shapes(act: Act, quick: bool) -> Vec<Shape> {
+    let shape = |(members, shards)| Shape { members, shards };
+    if !act.has_shape() {
+        return vec![shape((2, 2))];
+    }
+    let all = [(1, 1), (2, 1), (2, 2), (3, 2), (3, 3), (4, 1), (4, 3)];
+    all.into_iter().take(if quick { 3 } else { all.len() }).map(shape).collect()
+}
+
+fn exhaustive(asked: &Asked) -> bool {
+    let limits = if asked.quick { Limits::quick() } else { Limits::full() };
+    let mut fine = true;
+    for &mode in &asked.modes {
+        say(&format!(
+            "{mode:?}: {:22} {:>7} {:>9} {:>9} {:>9} {:>7} {:>6} {:>7} {:>6} {:>5}",
+            "case",
+            "points",
+            "states",
+            "2nd cut",
+            "distinct",
+            "sampled",
+            "kills",
+            "retries",
+            "wrong",
+            "s"
+        ));
+        let mut total = Report::default();
+        let all = SystemClock.monotonic();
+        for act in ACTS {
+            if asked.act.as_ref().is_some_and(|name| !format!("{act:?}").eq_ignore_ascii_case(name))
+            {
+                continue;
+            }
+            for shape in shapes(act, asked.quick) {
+                let began = SystemClock.monotonic();
+                let case = Case { act, shape };
+                let report = explore(case, Setup::honest(mode), limits);
+                row(mode, &case.to_string(), &report, since(began));
+                total.add(report);
+            }
+        }
+        row(mode, "all", &total, since(all));
+        for (name, count) in &total.known {
+            say(&format!("known, {count} times: {name}"));
+        }
+        for violation in &total.violations {
+            say(&format!("WRONG {violation}"));
+        }
+        fine &= total.violations.is_empty();
+    }
+    fine
+}
+
+fn row(mode: Mode, name: &str, report: &Report, seconds: f64) {
+    say(&format!(
+        "{mode:?}: {name:22} {:>7} {:>9} {:>9} {:>9} {:>7} {:>6} {:>7} {:>6} {seconds:>5.1}",
+        report.points,
+        report.states,
+        report.second,
+        report.distinct,
+        report.sampled,
+        report.kills,
+        report.retries,
+        report.violations.len(),
+    ));
+}
+
+fn random(asked: &Asked, runs: u64) -> bool {
+    let first = asked.from.unwrap_or_else(|| {
+        let nonce = SystemEntropy.nonce().expect("randomness");
+        u64::try_from(nonce >> 96).unwrap_or(0)
+    });
+    let mut fine = true;
+    for &mode in &asked.modes {
+        let began = SystemClock.monotonic();
+        let (mut calls, mut cuts, mut open, mut strikes, mut undecided, mut wrong) =
+            (0, 0, 0, 0, 0, 0);
+        for seed in first..first.saturating_add(runs) {
+            let outcome = run(&Plan::of(seed, Setup::honest(mode)));
+            calls += outcome.calls;
+            cuts += outcome.cuts;
+            open += outcome.open;
+            strikes += outcome.strikes;
+            undecided += outcome.undecided;
+            if !outcome.violations.is_empty() {
+                wrong += 1;
+                let mode = format!("{mode:?}").to_lowercase();
+                say(&format!("WRONG replay with: ringfence-sim --seed {seed} --mode {mode} --log"));
+                for violation in &outcome.violations {
+                    say(&format!("      {violation}"));
+                }
+            }
+        }
+        let seconds = since(began);
+        say(&format!(
+            "{mode:?}: seeds {first}..{}: {runs} runs, {calls} calls, {open} of them unknown, \
+             {cuts} power cuts, {strikes} errors, {undecided} undecided, {wrong} wrong, \
+             {seconds:.1} s",
+            first.saturating_add(runs)
+        ));
+        fine &= wrong == 0;
+    }
+    fine
+}
+
+fn seed_once(asked: &Asked, seed: u64) -> bool {
+    let mut fine = true;
+    for &mode in &asked.modes {
+        let plan = Plan::of(seed, Setup::honest(mode));
+        let (outcome, log) = run_logged(&plan, asked.log);
+        for line in &log {
+            say(line);
+        }
+        let again = run(&plan);
+        say(&format!("{mode:?}: {outcome:#?}"));
+        if (again.trace, again.steps) != (outcome.trace, outcome.steps) {
+            say("WRONG the same seed made another run");
+            fine = false;
+        }
+        fine &= outcome.violations.is_empty();
+    }
+    fine
+}
+
+fn canaries() -> bool {
+    let mut fine = true;
+    for canary in CANARIES {
+        let began = SystemClock.monotonic();
+        let caught = canary.catch();
+        fine &= caught.is_some();
+        let seen = caught.map_or("SURVIVED".to_owned(), |seen| format!("caught: {seen}"));
+        let seen: String = seen.chars().take(150).collect();
+        let mode = format!("{:?}", canary.mode);
+        say(&format!("{:55} {mode:6} {:>5.1} s  {seen}", canary.name, since(began)));
+    }
+    fine
+}

@@ -1,0 +1,42 @@
+//! Random runs with fixed seeds; fresh ones are made by `ringfence-sim --random`.
+
+use ringfence_sim::known;
+use ringfence_sim::random::{Plan, run};
+use ringfence_sim::setup::{Mode, Setup};
+
+fn fixed(mode: Mode) {
+    let (mut cuts, mut open, mut done, mut strikes) = (0, 0, 0, 0);
+    for seed in 1..=250 {
+        let outcome = run(&Plan::of(seed, Setup::honest(mode)));
+        let new = outcome.violations.iter().find(|wrong| known::name(wrong).is_none());
+        assert_eq!(new, None, "ringfence-sim --seed {seed} --mode {mode:?} --log");
+        assert_eq!(outcome.undecided, 0, "seed {seed}");
+        cuts += outcome.cuts;
+        open += outcome.open;
+        done += outcome.done;
+        strikes += outcome.strikes;
+    }
+    // A storm that strikes nobody shows nothing.
+    assert!(cuts > 100 && open > 500 && done > 4000 && strikes > 500);
+}
+
+#[test]
+fn fixed_seeds_break_no_record() {
+    fixed(Mode::Record);
+}
+
+#[test]
+fn fixed_seeds_break_no_group() {
+    fixed(Mode::Group);
+}
+
+#[test]
+fn the_same_seed_replays_exactly() {
+    for seed in [3, 11, 17] {
+        let plan = Plan::of(seed, Setup::honest(Mode::Group));
+        let (one, two) = (run(&plan), run(&plan));
+        assert_eq!((one.steps, one.trace), (two.steps, two.trace), "seed {seed}");
+        let other = run(&Plan::of(seed + 1, Setup::honest(Mode::Group)));
+        assert_ne!(one.trace, other.trace);
+    }
+}
