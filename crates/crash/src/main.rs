@@ -24,11 +24,19 @@
 
 mod context;
 mod guard;
+mod lie;
+mod marks;
 mod oracle;
+mod real;
 mod report;
 mod resource;
+mod rng;
 mod soak;
+mod states;
 mod sweep;
+mod table;
+mod weak;
+mod weakfs;
 mod workload;
 
 use std::process::ExitCode;
@@ -115,6 +123,7 @@ fn layers_of(args: &Args, layers: &[&str]) -> Result<Report, Trouble> {
     for layer in layers {
         let context = context.share(layer, layers.len());
         let rows = match *layer {
+            "weak" => weak::run(&context)?,
             "sweep" => sweep::run(&context)?,
             "soak" => soak::run(&context)?,
             "resource" => resource::run(&context)?,

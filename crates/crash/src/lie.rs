@@ -1,0 +1,118 @@
+//! A file system that leaves one sync out and says that it was done.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ringfence_env::process::ChildLock;
+use ringfence_env::{Fs, LockFd, Name, OpenWrite, Read, Stat, WriteFile};
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct LyingFs {
+    inner: Arc<dyn Fs>,
+    count: Arc<AtomicU64>,
+    drop: u64,
+}
+
+impl LyingFs {
+    /// Leaves out the `drop`-th sync of this process, counted from 1.
+    pub(crate) fn new(inner: Arc<dyn Fs>, drop: u64) -> Self {
+        Self { inner, count: Arc::default(), drop }
+    }
+
+    fn lies(&self) -> bool {
+        self.count.fetch_add(1, Ordering::SeqCst) + 1 == self.drop
+    }
+}
+
+impl Fs for LyingFs {
+    fn read(&self, path: &Path, max: usize) -> io::Result<Read> {
+        self.inner.read(path, max)
+    }
+
+    fn read_head(&self, path: &Path, len: usize) -> io::Result<Read> {
+        self.inner.read_head(path, len)
+    }
+
+    fn open_write(&self, path: &Path, how: OpenWrite, mode: u32) -> io::Result<Box<dyn WriteFile>> {
+        let inner = self.inner.open_write(path, how, mode)?;
+        Ok(Box::new(LyingFile { inner, fs: self.clone(), path: path.to_owned() }))
+    }
+
+    fn stat(&self, path: &Path) -> io::Result<Stat> {
+        self.inner.stat(path)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<Name>> {
+        self.inner.list(dir)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.inner.rename(from, to)
+    }
+
+    fn unlink(&self, path: &Path) -> io::Result<()> {
+        self.inner.unlink(path)
+    }
+
+    fn mkdir(&self, path: &Path, mode: u32) -> io::Result<()> {
+        self.inner.mkdir(path, mode)
+    }
+
+    fn rmdir(&self, path: &Path) -> io::Result<()> {
+        self.inner.rmdir(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        if self.lies() { Ok(()) } else { self.inner.sync_dir(dir) }
+    }
+
+    fn open_lock(&self, path: &Path, create: bool, mode: u32) -> io::Result<Box<dyn LockFd>> {
+        self.inner.open_lock(path, create, mode)
+    }
+
+    fn lock_in_child(&self, path: &Path, patience: Duration) -> io::Result<ChildLock> {
+        self.inner.lock_in_child(path, patience)
+    }
+
+    fn mount_type(&self, path: &Path) -> io::Result<String> {
+        self.inner.mount_type(path)
+    }
+}
+
+#[derive(Debug)]
+struct LyingFile {
+    inner: Box<dyn WriteFile>,
+    fs: LyingFs,
+    #[expect(dead_code, reason = "says in a debugger which file it is")]
+    path: PathBuf,
+}
+
+impl WriteFile for LyingFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.inner.write(bytes)
+    }
+
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        self.inner.write_at(bytes, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        if self.fs.lies() { Ok(()) } else { self.inner.sync() }
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        if self.fs.lies() { Ok(()) } else { self.inner.sync_data() }
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.inner.set_len(len)
+    }
+
+    fn stat(&self) -> io::Result<Stat> {
+        self.inner.stat()
+    }
+}

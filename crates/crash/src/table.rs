@@ -1,0 +1,274 @@
+//! Tables as the layers make, open and look at them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ringfence::{
+    Claim, Finding, LeaseState, Owner, TargetGroup, TargetTable, Timestamp, Ttl, WorkTable, World,
+};
+use ringfence_env::HostIdentity;
+use ringfence_files::open::Tuning;
+use ringfence_files::{Durability, FilesEngine, InitOptions};
+use ringfence_model::{Payload, ShardCount, Target};
+
+use crate::marks::WORK;
+
+/// The boot that workloads run in. A power cut ends it, a kill does not.
+pub(crate) const RECORDED: &str = "recorded";
+/// The boot after a power cut.
+pub(crate) const AFTER: &str = "after";
+/// The boot after a power cut in the middle of a recovery.
+pub(crate) const LATER: &str = "later";
+/// Shards of the target table.
+pub(crate) const SHARDS: u16 = 3;
+
+/// This machine under another host name and boot.
+pub(crate) fn world(boot: &str) -> World {
+    let world = World::system();
+    let host = HostIdentity { name: boot.into(), boot: Some(boot.into()), uid: world.host.uid };
+    World { host: Arc::new(host), ..world }
+}
+
+/// Makes a table whose probe every boot has seen, so that judging a state does not pay for it.
+pub(crate) fn make(root: &Path, durability: Durability) -> Result<(), String> {
+    let count = |count| ShardCount::new(count).map_err(|error| error.to_string());
+    let options = InitOptions {
+        shards: count(SHARDS)?,
+        work_shards: count(1)?,
+        ttl: Ttl::from_seconds(3600.0).map_err(|error| error.to_string())?,
+        durability,
+    };
+    FilesEngine::init(&world(RECORDED), root, &options).map_err(chain)?;
+    for boot in [AFTER, LATER] {
+        FilesEngine::open(&world(boot), root, Tuning::default()).map_err(chain)?;
+    }
+    Ok(())
+}
+
+/// An error with what caused it.
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
+pub(crate) fn chain(error: impl std::error::Error) -> String {
+    chain_of(&error)
+}
+
+/// The same of a borrowed one.
+pub(crate) fn chain_of(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        text = format!("{text}: {source}");
+        next = source.source();
+    }
+    text
+}
+
+/// The numbers of the first targets that are placed in `shard`.
+pub(crate) fn targets_in(shard: u16, count: usize) -> Vec<u64> {
+    let shards = ShardCount::new(SHARDS).expect("a valid count");
+    (1..)
+        .filter(|&number| {
+            let target = Target::new(number).expect("a small number");
+            ringfence_model::RecordId::of_target(target).shard(shards).get() == shard
+        })
+        .take(count)
+        .collect()
+}
+
+/// A work item by number.
+pub(crate) fn work_item(item: u64) -> Payload {
+    Payload::parse(&format!("{{\"item\":{item}}}")).expect("a valid payload")
+}
+
+/// The record of one target or work item, as a reader sees it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Seen {
+    /// The claim that it was granted by.
+    pub(crate) of: u64,
+    /// Bits of the time of its last grant or heartbeat.
+    pub(crate) updated: u64,
+    /// `leased`, `committing`, `done`.
+    pub(crate) status: &'static str,
+    /// Its token, for those who release it by force.
+    pub(crate) token: String,
+    /// Its fence.
+    pub(crate) fence: u64,
+    /// The whole group.
+    pub(crate) group: Vec<u64>,
+}
+
+/// Everything that is held; what is damaged is an error.
+pub(crate) fn look(engine: &FilesEngine, world: &World) -> Result<BTreeMap<u64, Seen>, String> {
+    let engine: Arc<FilesEngine> = Arc::new(engine.clone());
+    let mut seen = BTreeMap::new();
+    let listing = TargetTable::on(engine.clone(), world.clone()).list(None).map_err(chain)?;
+    if !listing.consistent {
+        return Err("the list is not consistent though nobody writes".to_owned());
+    }
+    for listed in listing.leases {
+        match listed.state {
+            LeaseState::Corrupt(damage) => {
+                return Err(format!("damaged record {}: {}", damage.location, damage.reason));
+            }
+            LeaseState::Active(record) | LeaseState::Expired(record) => {
+                let holder = &record.holder;
+                let fence = holder.token.fence().map(|fence| fence.0);
+                seen.insert(
+                    record.target.get(),
+                    Seen {
+                        of: claim_of(&holder.owner)?,
+                        updated: holder.updated.seconds().to_bits(),
+                        status: "leased",
+                        token: holder.token.as_str().to_owned(),
+                        fence: fence.ok_or("a token without a fence")?,
+                        group: record.group.targets.iter().map(|target| target.get()).collect(),
+                    },
+                );
+            }
+        }
+    }
+    let items = WorkTable::on(engine, world.clone()).list(None).map_err(chain)?;
+    for item in items {
+        let record = item.record.map_err(|damage| {
+            format!("damaged work record {}: {}", damage.location, damage.reason)
+        })?;
+        let payload = record.holder.payload.as_str();
+        let number: u64 = payload
+            .trim_start_matches("{\"item\":")
+            .trim_end_matches('}')
+            .parse()
+            .map_err(|_| format!("a work record with payload {payload}"))?;
+        let fence = record.holder.token.fence().map(|fence| fence.0);
+        seen.insert(
+            WORK + number,
+            Seen {
+                of: claim_of(&record.holder.owner)?,
+                updated: record.holder.updated.seconds().to_bits(),
+                status: record.status.as_str(),
+                token: record.holder.token.as_str().to_owned(),
+                fence: fence.ok_or("a token without a fence")?,
+                group: Vec::new(),
+            },
+        );
+    }
+    Ok(seen)
+}
+
+fn claim_of(owner: &str) -> Result<u64, String> {
+    let number = owner.strip_prefix("op-").and_then(|number| number.parse().ok());
+    number.ok_or_else(|| format!("a record of the unknown owner {owner:?}"))
+}
+
+/// What came of the recovery of one disk.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Recovered {
+    /// What is held afterwards.
+    pub(crate) table: BTreeMap<u64, Seen>,
+    /// The fence of the next grant.
+    pub(crate) next_fence: u64,
+    /// What is wrong whatever the history was.
+    pub(crate) wrong: Vec<String>,
+    /// Whether an intent stood, so that recovery had something to do.
+    pub(crate) stood: bool,
+}
+
+/// Recovers the table at `root` as the next process in `boot` would, and goes on with it.
+pub(crate) fn recover(root: &Path, boot: &str, everything: &[u64]) -> Recovered {
+    let mut recovered = Recovered::default();
+    if let Err(wrong) = try_recover(root, boot, everything, &mut recovered) {
+        recovered.wrong.push(wrong);
+    }
+    recovered
+}
+
+fn try_recover(
+    root: &Path,
+    boot: &str,
+    everything: &[u64],
+    recovered: &mut Recovered,
+) -> Result<(), String> {
+    let world = world(boot);
+    let reader = FilesEngine::open_read_only(&world, root)
+        .map_err(|error| format!("a reader cannot open: {}", chain(error)))?;
+    recovered.stood = an_intent_may_stand(root);
+    let before = look(&reader, &world).map_err(|wrong| format!("before recovery: {wrong}"))?;
+    // One sync after the other: what is judged is what is stored, and threads only cost time.
+    let tuning = Tuning { sync_width: 1, ..Tuning::default() };
+    let engine = FilesEngine::open(&world, root, tuning)
+        .map_err(|error| format!("cannot open: {}", chain(error)))?;
+    recovered.table = look(&engine, &world).map_err(|wrong| format!("after recovery: {wrong}"))?;
+    if before != recovered.table {
+        recovered.wrong.push(format!(
+            "a reader saw {} before recovery and {} after",
+            short(&before),
+            short(&recovered.table)
+        ));
+    }
+    let report = engine.check().map_err(|error| format!("cannot check: {}", chain(error)))?;
+    for finding in report.findings {
+        // A temporary is what a crash may leave, and is in nobody's way.
+        if !matches!(finding, Finding::Temporary(_)) {
+            recovered.wrong.push(format!("after recovery: {finding:?}"));
+        }
+    }
+    let audit = std::fs::read_to_string(root.join("audit.log")).unwrap_or_default();
+    if audit.contains("left-alone") {
+        recovered.wrong.push("recovery left a record alone that only it had changed".to_owned());
+    }
+    // The next claim takes a group over, long after every lease ran out: the same group for the same
+    // disk, and every target over many disks.
+    let later = Timestamp::from_seconds(4e9).map_err(chain)?;
+    let first = recovered.table.values().fold(0_u64, |sum, seen| sum.wrapping_add(seen.updated)) as usize % TAKEN;
+    let step = everything.len() / TAKEN;
+    let taken: Vec<u64> =
+        (0..TAKEN).map(|member| everything[(first + member * step) % everything.len()]).collect();
+    let group = TargetGroup::from_numbers(taken.iter().copied()).map_err(chain)?;
+    let claim = Claim::by_owner(Owner::new("op-0").map_err(chain)?).now(later);
+    let table = TargetTable::on(Arc::new(engine.clone()), world.clone())
+        .with_patience(Duration::from_secs(5));
+    let lease =
+        table.claim(&group, &claim).map_err(|error| format!("next claim: {}", chain(error)))?;
+    recovered.next_fence = lease.fence().0;
+    for (item, seen) in &recovered.table {
+        if seen.fence >= recovered.next_fence {
+            let (old, new) = (seen.fence, recovered.next_fence);
+            recovered.wrong.push(format!("{item} has fence {old}, the next grant got {new}"));
+        }
+    }
+    let mut after =
+        look(&engine, &world).map_err(|wrong| format!("after the next claim: {wrong}"))?;
+    let all = taken.iter().all(|item| {
+        let seen = after.remove(item);
+        seen.is_some_and(|seen| seen.of == 0 && seen.token == lease.token().as_str())
+    });
+    let others = after.iter().all(|(item, seen)| recovered.table.get(item) == Some(seen));
+    if !all || !others {
+        recovered.wrong.push(format!("beside the next claim there is {}", short(&after)));
+    }
+    Ok(())
+}
+
+/// How many targets the next claim takes.
+const TAKEN: usize = 4;
+
+fn an_intent_may_stand(root: &Path) -> bool {
+    let slots = std::fs::read_dir(root.join("intents")).into_iter().flatten().flatten();
+    slots
+        .into_iter()
+        .any(|slot| std::fs::read(slot.path()).is_ok_and(|bytes| bytes.starts_with(b"RFINTENT")))
+}
+
+/// A table in few words.
+pub(crate) fn short(table: &BTreeMap<u64, Seen>) -> String {
+    let item = |(item, seen): (&u64, &Seen)| {
+        format!(
+            "{item}:op{}/f{}/{}@{:x}",
+            seen.of,
+            seen.fence,
+            seen.status,
+            seen.updated & 0xff_ffff
+        )
+    };
+    format!("[{}]", table.iter().map(item).collect::<Vec<_>>().join(" "))
+}
