@@ -221,6 +221,71 @@ fn a_damaged_record_is_listed_held_and_cleared_only_by_its_own_digest() {
     let _mine = table.claim(&group(&[1]), &Claim::by("two").unwrap()).unwrap();
 }
 
+/// B17: the dead worker's name lives on in its successor; its lease does not.
+#[test]
+fn b17_a_heartbeat_renews_the_group_it_names_and_nothing_else_of_the_same_worker() {
+    let bed = Bed::new();
+    let table = bed.store.targets();
+    let claim = |now| Claim::by("w").unwrap().worker(1).ttl(ttl(10.0)).now(at(now).unwrap());
+    let dead = table.claim(&group(&[1, 2]), &claim(1000.0)).unwrap();
+    let live = table.claim(&group(&[3]), &claim(1000.0)).unwrap();
+    for now in [1003.0, 1006.0, 1009.0] {
+        table.heartbeat(live.group(), live.token(), at(now)).unwrap();
+    }
+    let listing = table.list(at(1010.0)).unwrap();
+    let states: Vec<_> = listing
+        .leases
+        .iter()
+        .map(|listed| (listed.state.record().unwrap().target.get(), listed.state.name()))
+        .collect();
+    assert_eq!(states.iter().filter(|(_, state)| *state == "expired").count(), 2, "{states:?}");
+    assert!(states.contains(&(3, "active")), "{states:?}");
+    let next = table.claim(dead.group(), &claim(1010.0)).unwrap();
+    assert!(next.fence() > live.fence());
+}
+
+/// B47: what is left behind grows with targets ever touched, can be cleared, and fences go on.
+#[test]
+fn b47_after_many_distinct_targets_repair_brings_the_store_back_to_its_size() {
+    let bed = Bed::new();
+    let table = bed.store.targets();
+    let claim = Claim::by("a").unwrap();
+    let first = table.claim(&group(&[1]), &claim).unwrap();
+    let (fence, start) = (first.fence(), bed.other().check().unwrap());
+    for number in 2..=400 {
+        table.claim(&group(&[number]), &claim).unwrap().release().unwrap();
+    }
+    let grown = bed.other().check().unwrap();
+    assert_eq!((grown.lock_files, grown.idle_lock_files), (400, 399));
+    let repaired = bed.other().repair().unwrap();
+    assert_eq!(repaired.removed.len(), 399);
+    assert_eq!((repaired.records, repaired.lock_files), (start.records, start.lock_files));
+    let again = bed.other().targets().claim(&group(&[2]), &claim).unwrap();
+    assert!(again.fence().0 >= fence.0 + 400, "{} after {fence}", again.fence());
+    first.release().unwrap();
+}
+
+/// B52: identity by inode and time stamp; here only the token in the content counts.
+#[test]
+fn b52_a_record_replaced_under_the_same_inode_size_and_time_is_another_lease() {
+    let bed = Bed::new();
+    let table = bed.store.targets();
+    let lease = table.claim(&group(&[1]), &Claim::by("one").unwrap()).unwrap();
+    let id = table.list(None).unwrap().leases[0].id;
+    let path = walk(&bed.path).into_iter().find(|p| p.ends_with(format!("{id}.json"))).unwrap();
+    let modified = std::fs::metadata(&path).unwrap().modified().unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
+    let other: String = lease.token().as_str().chars().rev().collect();
+    let forged = text.replace(lease.token().as_str(), &other);
+    assert_eq!(forged.len(), text.len());
+    std::fs::write(&path, forged).unwrap();
+    std::fs::File::options().write(true).open(&path).unwrap().set_modified(modified).unwrap();
+    let beat = table.heartbeat(lease.group(), lease.token(), None);
+    assert!(matches!(beat, Err(HeartbeatError::Lost(_))), "{beat:?}");
+    let released = table.release(lease.group(), lease.token(), None);
+    assert!(matches!(released, Err(ReleaseError::Lost(_))), "{released:?}");
+}
+
 fn walk(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap() {

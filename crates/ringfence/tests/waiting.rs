@@ -130,3 +130,27 @@ fn b4_two_waiters_with_opposite_orders_both_make_progress() {
     }
     assert!(bed.store.targets().list(None).unwrap().leases.is_empty());
 }
+
+/// B24, the part below any language binding: one thread waits, another renews, a third counts.
+#[test]
+fn b24_a_blocked_claim_holds_up_neither_heartbeats_nor_other_threads_of_its_process() {
+    let bed = Bed::new();
+    let table = bed.store.targets();
+    let mut held = table.claim(&group(&[1]), &Claim::by("a").unwrap().ttl(ttl(1.0))).unwrap();
+    let waiter = std::thread::spawn({
+        let table = table.clone();
+        move || {
+            let wait = Duration::from_secs(2);
+            table.claim(&group(&[1, 2]), &Claim::by("b").unwrap().wait(wait)).is_err()
+        }
+    });
+    let began = Instant::now();
+    let mut beats = 0;
+    while began.elapsed() < Duration::from_millis(1900) {
+        held.heartbeat().unwrap();
+        beats += 1;
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(beats > 10, "{beats} heartbeats beside a blocked claim");
+    assert!(waiter.join().unwrap(), "the holder was alive all the time");
+}

@@ -153,6 +153,7 @@ fn is_harmless(call: Call) -> bool {
     call == Call::Unlock
 }
 
+/// B1, B3, B30: a later member fails, or the restore does not say what it did.
 #[test]
 fn any_single_failed_call_of_any_verb_leaves_every_byte_as_it_was_and_the_call_can_be_repeated() {
     let mut runs = 0;
@@ -205,6 +206,7 @@ fn any_single_failed_call_of_any_verb_leaves_every_byte_as_it_was_and_the_call_c
     assert!(runs > 5000, "{runs} runs");
 }
 
+/// B43: a sync that fails is never made good by asking again.
 #[test]
 fn a_disk_that_stays_broken_is_never_success_and_never_a_lie_about_what_was_put_back() {
     let mut unknown = 0;
@@ -257,6 +259,7 @@ fn a_disk_that_stays_broken_is_never_success_and_never_a_lie_about_what_was_put_
     assert!(unknown > 30, "{unknown} unknown outcomes");
 }
 
+/// B30: an unknown outcome is not a failure that cleaned up.
 #[test]
 fn a_failure_while_putting_back_is_unknown_and_names_exactly_the_members_that_may_differ() {
     let mut unknown = 0;

@@ -38,6 +38,7 @@ fn claim_and_release_sync_each_shard_once() {
     assert_eq!(table.fs.count(Call::SyncDir) - syncs, 6);
 }
 
+/// B43: a failed directory sync, in phase C.
 #[test]
 fn a_failed_directory_barrier_of_a_claim_rolls_the_whole_group_back() {
     let table = Table::new(8);

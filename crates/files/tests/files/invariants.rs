@@ -94,6 +94,7 @@ fn watched(tuning: Tuning) -> (tempfile::TempDir, WatchFs, FilesEngine) {
     (dir, fs, engine)
 }
 
+/// B42: bytes before names.
 #[test]
 fn m4_a_records_bytes_are_durable_before_its_name_points_at_them() {
     for sync_width in [1, 3, 16] {
@@ -119,6 +120,7 @@ fn m4_a_records_bytes_are_durable_before_its_name_points_at_them() {
     }
 }
 
+/// B42: names before success.
 #[test]
 fn m6_success_is_reported_only_after_every_touched_directory_was_synced() {
     for barriers in [Barriers::Batched, Barriers::PerRecord] {

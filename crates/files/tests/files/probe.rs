@@ -51,6 +51,7 @@ fn a_lock_that_excludes_nobody_is_refused() {
     }
 }
 
+/// B48: the lock call hangs for ever.
 #[test]
 fn a_lock_call_that_never_returns_is_refused_within_its_deadline() {
     for (said, took) in under("flock_never_returns.c") {
@@ -59,6 +60,7 @@ fn a_lock_call_that_never_returns_is_refused_within_its_deadline() {
     }
 }
 
+/// B48: no locks here at all; B43: syncs that fail.
 #[test]
 fn missing_locks_and_failing_syncs_are_refused_with_their_step() {
     for (name, step) in [

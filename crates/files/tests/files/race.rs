@@ -13,6 +13,7 @@ use ringfence_model::rules;
 use crate::child::Other;
 use crate::table::{SERIAL, Table, Verbs as _, ask};
 
+/// B6: the value compared is the one that was read under the lock.
 #[test]
 fn a_verdict_rests_on_what_was_read_under_the_lock_however_long_the_claimer_stops_before_it() {
     // Claimer A stops at its lock call for the record; meanwhile B takes the expired group over.
@@ -48,6 +49,7 @@ fn a_verdict_rests_on_what_was_read_under_the_lock_however_long_the_claimer_stop
     }
 }
 
+/// B6: never two tokens for one term.
 #[test]
 fn two_claimers_of_one_expired_group_never_both_get_it() {
     let table = Table::new(8);
@@ -76,6 +78,7 @@ fn two_claimers_of_one_expired_group_never_both_get_it() {
     assert!(all.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1));
 }
 
+/// B13: contenders that all saw the lease expire.
 #[test]
 fn sixteen_claimers_of_one_expired_group_get_exactly_one_token_above_the_old_one() {
     let table = Table::new(8);
@@ -146,6 +149,7 @@ fn tokens_of_many_threads_and_tables_opened_apart_are_all_different_and_rise_per
     assert_eq!(distinct.len(), 8 * 150, "a fence was handed out twice");
 }
 
+/// B26: a paused holder speaks after the take-over.
 #[test]
 fn a_late_holder_is_refused_and_the_new_holders_bytes_stay() {
     let table = Table::new(8);
