@@ -6,7 +6,8 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -110,13 +111,69 @@ pub(crate) fn install() -> Guard {
         std::thread::spawn(move || {
             if let Some(signal) = signals.forever().next() {
                 CLOSING.store(true, Ordering::SeqCst);
+                let error = hand_over(signal);
+                eprintln!("interrupted, and cannot clear up apart: {error}");
                 release_all();
-                eprintln!("interrupted; everything is removed");
                 std::process::exit(128 + signal);
             }
         });
     }
     Guard(())
+}
+
+/// Becomes a process that only clears up: no other thread may make anything new meanwhile.
+fn hand_over(signal: i32) -> io::Error {
+    let held = HELD.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+    let own = match std::env::current_exe() {
+        Ok(own) => own,
+        Err(error) => return error,
+    };
+    let mut command = Command::new(own);
+    command.arg("clear").arg(signal.to_string());
+    command.args(held.iter().map(|(_, resource)| resource.word()));
+    command.exec()
+}
+
+/// Flags of `clear`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct ClearArgs {
+    /// The signal that came
+    signal: i32,
+    /// What is to be removed, oldest first
+    held: Vec<String>,
+}
+
+/// Removes what an interrupted run held.
+pub(crate) fn clear(args: &ClearArgs) -> ExitCode {
+    let resources = args.held.iter().filter_map(|word| Resource::from_word(word));
+    *HELD.lock().unwrap() = resources.map(|resource| (0, resource)).collect();
+    release_all();
+    eprintln!("interrupted; everything is removed");
+    ExitCode::from(u8::try_from(128 + args.signal).unwrap_or(1))
+}
+
+impl Resource {
+    fn word(&self) -> String {
+        match self {
+            Self::Mount(path) => format!("mount:{}", path.display()),
+            Self::Loop(path) => format!("loop:{}", path.display()),
+            Self::Zram(number) => format!("zram:{number}"),
+            Self::Process(number) => format!("process:{number}"),
+            Self::Dir(path) => format!("dir:{}", path.display()),
+        }
+    }
+
+    fn from_word(word: &str) -> Option<Self> {
+        let (kind, what) = word.split_once(':')?;
+        Some(match kind {
+            "mount" => Self::Mount(what.into()),
+            "loop" => Self::Loop(what.into()),
+            "zram" => Self::Zram(what.parse().ok()?),
+            "process" => Self::Process(what.parse().ok()?),
+            "dir" => Self::Dir(what.into()),
+            _ => return None,
+        })
+    }
 }
 
 impl Drop for Guard {

@@ -1,4 +1,7 @@
-//! A file system that leaves one sync out and says that it was done.
+//! A file system that may leave one sync out and say that it was done.
+//!
+//! It calls every mount by one name, so that a disk that was recorded on one file system is known to
+//! have passed the probe when it is recovered on another.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,7 +21,7 @@ pub(crate) struct LyingFs {
 }
 
 impl LyingFs {
-    /// Leaves out the `drop`-th sync of this process, counted from 1.
+    /// Leaves out the `drop`-th sync of this process, counted from 1; none if it is 0.
     pub(crate) fn new(inner: Arc<dyn Fs>, drop: u64) -> Self {
         Self { inner, count: Arc::default(), drop }
     }
@@ -78,8 +81,8 @@ impl Fs for LyingFs {
         self.inner.lock_in_child(path, patience)
     }
 
-    fn mount_type(&self, path: &Path) -> io::Result<String> {
-        self.inner.mount_type(path)
+    fn mount_type(&self, _: &Path) -> io::Result<String> {
+        Ok("recorded".to_owned())
     }
 }
 

@@ -22,10 +22,13 @@
     reason = "a test tool that works below the seam, and fails by panicking"
 )]
 
+mod block;
+mod blockdev;
 mod context;
 mod guard;
 mod lie;
 mod marks;
+mod mutants;
 mod oracle;
 mod real;
 mod report;
@@ -75,11 +78,15 @@ enum Layer {
     /// One process of a workload (started by the layers)
     #[command(hide = true)]
     Work(workload::Args),
+    /// Removes what an interrupted run held (started by itself)
+    #[command(hide = true)]
+    Clear(guard::ClearArgs),
 }
 
 fn main() -> ExitCode {
     match Cli::parse().layer {
         Layer::Work(args) => workload::run(&args),
+        Layer::Clear(args) => guard::clear(&args),
         Layer::Weak(args) => run(&args, &["weak"]),
         Layer::Block(args) => run(&args, &["block"]),
         Layer::Mutants(args) => run(&args, &["mutants"]),
@@ -124,6 +131,8 @@ fn layers_of(args: &Args, layers: &[&str]) -> Result<Report, Trouble> {
         let context = context.share(layer, layers.len());
         let rows = match *layer {
             "weak" => weak::run(&context)?,
+            "block" => block::run(&context)?,
+            "mutants" => mutants::run(&context)?,
             "sweep" => sweep::run(&context)?,
             "soak" => soak::run(&context)?,
             "resource" => resource::run(&context)?,

@@ -6,6 +6,9 @@
 //! - Each write since the last sync of its file survives not at all, whole, as zeros, by its first
 //!   half, or in some of its sectors.
 //!
+//! A file with more than two pending writes is one that is never synced by design (the position of the
+//! fence counter): of its many contents each disk gets a few, taken in turn.
+//!
 //! What is pending only grows between two syncs, so the disks that may be left just before a sync are
 //! all that may be left since the one before. Marks change what is allowed, so they are crash points
 //! as well.
@@ -220,7 +223,7 @@ impl Disk {
         let mut whole = true;
         let mut seen = BTreeSet::new();
         let mut options: BTreeMap<u64, Vec<Arc<Content>>> = BTreeMap::new();
-        let mut left = cap;
+        let (mut left, mut turn) = (cap, 0);
         for mask in masks(bits, cap, rng, &mut whole) {
             let mut names = BTreeMap::new();
             let mut start = 0;
@@ -241,14 +244,26 @@ impl Disk {
                 continue;
             }
             for ino in &reached {
-                options.entry(*ino).or_insert_with(|| self.contents(*ino, rng, &mut whole));
+                options.entry(*ino).or_insert_with(|| self.contents(*ino, rng));
             }
-            let counts: Vec<usize> = reached.iter().map(|ino| options[ino].len()).collect();
+            turn += 1;
+            let chosen: Vec<Vec<&Arc<Content>>> = reached
+                .iter()
+                .map(|ino| {
+                    let all = &options[ino];
+                    if self.is_never_synced(*ino) {
+                        (0..2).map(|at| &all[(turn * 2 + at) % all.len()]).collect()
+                    } else {
+                        all.iter().collect()
+                    }
+                })
+                .collect();
+            let counts: Vec<usize> = chosen.iter().map(Vec::len).collect();
             for choice in choices(&counts, left.max(8), rng, &mut whole) {
                 let files: BTreeMap<u64, Arc<Content>> = reached
                     .iter()
-                    .zip(&choice)
-                    .map(|(ino, &index)| (*ino, Arc::clone(&options[ino][index])))
+                    .zip(chosen.iter().zip(&choice))
+                    .map(|(ino, (contents, &index))| (*ino, Arc::clone(contents[index])))
                     .collect();
                 left = left.saturating_sub(1);
                 visit(if files.is_empty() {
@@ -259,6 +274,34 @@ impl Disk {
             }
         }
         whole
+    }
+
+    /// Visits trees that tell whether one inode's pending changes matter: they in every way (at most
+    /// `cap` of them), all others lost or all others kept.
+    pub(crate) fn about(&self, ino: u64, cap: usize, rng: &mut Rng, mut visit: impl FnMut(Tree)) {
+        let mut all = self.clone();
+        for (other, inode) in &mut all.inodes {
+            if *other != ino {
+                inode.sync();
+            }
+        }
+        for disk in [&all, self] {
+            match self.inodes.get(&ino) {
+                Some(Inode::Dir { pending, .. }) => {
+                    for mask in masks(pending.len(), cap, rng, &mut true) {
+                        let names = disk.names_of(ino, |bit| mask[bit]);
+                        visit(disk.tree(&BTreeMap::from([(ino, names)]), &BTreeMap::new()));
+                    }
+                }
+                Some(Inode::File { .. }) => {
+                    for content in self.contents(ino, rng) {
+                        let files = BTreeMap::from([(ino, content)]);
+                        visit(disk.tree(&BTreeMap::new(), &files));
+                    }
+                }
+                None => {}
+            }
+        }
     }
 
     /// The names of a directory with a subset of what is pending.
@@ -273,18 +316,21 @@ impl Disk {
         names
     }
 
+    fn is_never_synced(&self, ino: u64) -> bool {
+        matches!(self.inodes.get(&ino), Some(Inode::File { pending, .. }) if pending.len() > 2)
+    }
+
     /// Every content that a file with pending writes may have.
-    fn contents(&self, ino: u64, rng: &mut Rng, whole: &mut bool) -> Vec<Arc<Content>> {
+    fn contents(&self, ino: u64, rng: &mut Rng) -> Vec<Arc<Content>> {
         const FATES: usize = 5;
         const SAMPLES: usize = 10;
         let Some(Inode::File { durable, pending, .. }) = self.inodes.get(&ino) else {
             return Vec::new();
         };
         let mut fates: Vec<Vec<usize>> = Vec::new();
-        if pending.len() <= 2 {
-            fates.extend(choices(&vec![FATES; pending.len()], usize::MAX, rng, whole));
+        if !self.is_never_synced(ino) {
+            fates.extend(choices(&vec![FATES; pending.len()], usize::MAX, rng, &mut true));
         } else {
-            *whole = false;
             let len = pending.len();
             let prefix = |count: usize| (0..len).map(|at| usize::from(at < count)).collect();
             fates.extend([prefix(0), prefix(len), prefix(len - 1), prefix(len - 2)]);

@@ -13,6 +13,7 @@ use ringfence_files::open::Tuning;
 use ringfence_files::{Durability, FilesEngine, InitOptions};
 use ringfence_model::{Payload, ShardCount, Target};
 
+use crate::lie::LyingFs;
 use crate::marks::WORK;
 
 /// The boot that workloads run in. A power cut ends it, a kill does not.
@@ -26,9 +27,15 @@ pub(crate) const SHARDS: u16 = 3;
 
 /// This machine under another host name and boot.
 pub(crate) fn world(boot: &str) -> World {
+    lying_world(boot, 0)
+}
+
+/// The same; the `drop`-th sync is left out.
+pub(crate) fn lying_world(boot: &str, drop: u64) -> World {
     let world = World::system();
     let host = HostIdentity { name: boot.into(), boot: Some(boot.into()), uid: world.host.uid };
-    World { host: Arc::new(host), ..world }
+    let fs = Arc::new(LyingFs::new(Arc::clone(&world.fs), drop));
+    World { host: Arc::new(host), fs, ..world }
 }
 
 /// Makes a table whose probe every boot has seen, so that judging a state does not pay for it.

@@ -162,6 +162,10 @@ pub(crate) struct Limits {
     pub(crate) first: bool,
     /// Try kills as well.
     pub(crate) kills: bool,
+    /// Only disks that tell whether this inode's pending changes matter.
+    pub(crate) about: Option<u64>,
+    /// Judge no crash before this place.
+    pub(crate) from: usize,
 }
 
 fn explore(context: &Context, name: &str, recording: &Recording) -> Result<Row, Trouble> {
@@ -172,6 +176,8 @@ fn explore(context: &Context, name: &str, recording: &Recording) -> Result<Row, 
         states: context.args.states.unwrap_or(u64::MAX),
         first: false,
         kills: true,
+        about: None,
+        from: recording.start,
     };
     let mut found = Found::default();
     let everything = walk(context, recording, &limits, &mut memo, &mut found)?;
@@ -227,19 +233,26 @@ pub(crate) fn walk(
     let end = recording.log.len();
     for place in 0..=end {
         let event = recording.log.get(place);
-        if place >= recording.start {
+        if place >= limits.from {
             let is_point =
                 event.is_none_or(|event| disk.narrows(event) || matches!(event, Event::Mark(_)));
             if is_point {
                 if changed {
                     last.clear();
                     let mut digests = std::collections::HashSet::new();
-                    let whole = disk.each(limits.cap, &mut rng, |tree| {
+                    let visit = |tree: Tree| {
                         let digest = tree.digest();
                         if digests.insert(digest) {
                             last.push(Case { tree, digest, boot: table::AFTER });
                         }
-                    });
+                    };
+                    let whole = match limits.about {
+                        Some(ino) => {
+                            disk.about(ino, limits.cap, &mut rng, visit);
+                            false
+                        }
+                        None => disk.each(limits.cap, &mut rng, visit),
+                    };
                     found.sampled_points += u64::from(!whole);
                     changed = false;
                 }

@@ -9,10 +9,10 @@ use ringfence::{
     BeginCommitError, Claim, ClaimError, CompleteError, Durability, Failure, Owner, Renewal,
     TargetGroup, TargetTable, Timestamp, Token, Ttl, WorkClaimError, WorkTable, World,
 };
+use ringfence_env::{LockFd, LockMode};
 use ringfence_files::FilesEngine;
 use ringfence_files::open::Tuning;
 
-use crate::lie::LyingFs;
 use crate::marks::{Begin, End, Ending, Marks, Verb, WORK};
 use crate::rng::Rng;
 use crate::table;
@@ -39,8 +39,8 @@ pub(crate) struct Args {
     #[arg(long, default_value = "50")]
     pub(crate) calls: u64,
     /// Leave out the N-th sync
-    #[arg(long)]
-    pub(crate) drop_sync: Option<u64>,
+    #[arg(long, default_value = "0")]
+    pub(crate) drop_sync: u64,
 }
 
 /// What a process does.
@@ -103,16 +103,18 @@ struct Session {
     world: World,
     marks: Marks,
     next: u64,
+    /// Locks on the first slots, so that each call's intent is in another slot than the ones before:
+    /// one that was not retired is not just overwritten.
+    held: Vec<Box<dyn LockFd>>,
+    /// The slot of the next intent, if they go round.
+    slot: Option<usize>,
     /// After a failure the process makes no further call, like a program that gives up.
     failed: bool,
 }
 
 impl Session {
     fn open(args: &Args) -> Result<Self, String> {
-        let mut world = table::world(table::RECORDED);
-        if let Some(drop) = args.drop_sync {
-            world = world.with_fs(Arc::new(LyingFs::new(world.fs.clone(), drop)));
-        }
+        let world = table::lying_world(table::RECORDED, args.drop_sync);
         let engine =
             FilesEngine::open(&world, &args.store, Tuning::default()).map_err(table::chain)?;
         let shared = Arc::new(engine.clone());
@@ -124,8 +126,26 @@ impl Session {
             world,
             marks: Marks::open(control).map_err(table::chain)?,
             next: (args.process + 1) * 10_000,
+            held: Vec::new(),
+            slot: None,
             failed: false,
         })
+    }
+
+    /// Lets the next intent go into the next slot.
+    fn next_slot(&mut self) -> Result<(), String> {
+        const ROUND: usize = 5;
+        let Some(slot) = self.slot else { return Ok(()) };
+        self.slot = Some((slot + 1) % ROUND);
+        self.held.clear();
+        for number in 0..slot {
+            let path = self.engine.root().join(format!("intents/{number:05}.slot"));
+            let lock = self.world.fs.open_lock(&path, false, 0o600).map_err(table::chain)?;
+            if lock.try_lock(LockMode::Exclusive).map_err(table::chain)? {
+                self.held.push(lock);
+            }
+        }
+        Ok(())
     }
 
     fn now(&self) -> Result<Timestamp, String> {
@@ -144,6 +164,8 @@ impl Session {
         of: Option<u64>,
         updated: Option<Timestamp>,
     ) -> Begin {
+        // In a table without intents there is no slot.
+        let _ = self.next_slot();
         self.next += 1;
         let id = self.next;
         let updated = updated.map(|updated| updated.seconds().to_bits());
@@ -324,10 +346,13 @@ impl Session {
         self.claim(items, BRIEF)?.ok_or("a released group was refused")?;
         self.pause(40);
         let taken = self.claim(items, 3600.0)?.ok_or("an expired group was refused")?;
-        self.force_release(&taken)
+        self.force_release(&taken)?;
+        let single = self.claim(&items[..1], 3600.0)?.ok_or("a released target was refused")?;
+        self.release(&single)
     }
 
     fn verbs(&mut self) -> Result<(), String> {
+        self.slot = Some(0);
         let [a, b, c] = [0, 1, 2].map(|shard| table::targets_in(shard, 4));
         let shapes = [
             vec![a[0]],
@@ -351,11 +376,16 @@ impl Session {
         for grant in &grants {
             self.release(grant)?;
         }
+        // One of a group alone: if the group's intent still stood, it would show now.
+        for grant in &grants {
+            self.claim(&grant.items[..1], 3600.0)?;
+        }
         self.work(1, true)?;
         self.work(2, false)
     }
 
     fn short(&mut self) -> Result<(), String> {
+        self.slot = Some(0);
         let [a, b, c] = [0, 1, 2].map(|shard| table::targets_in(shard, 4));
         let pair = self.claim(&[a[0], a[1]], 3600.0)?;
         let triple = self.claim(&[a[2], b[0], c[0]], 3600.0)?;
@@ -371,11 +401,17 @@ impl Session {
                 self.force_release(&triple)?;
             }
         }
-        if !self.failed {
-            self.claim(&[a[0], b[0]], 3600.0)?;
+        if self.failed {
+            return Ok(());
         }
-        if !self.failed {
-            self.claim(&[c[1]], 3600.0)?;
+        if let Some(pair) = self.claim(&[a[0], b[0]], 3600.0)? {
+            self.release(&pair)?;
+        }
+        // One of a group alone: if the group's intent still stood, it would show now.
+        for single in [a[0], a[1], b[0], c[0]] {
+            if !self.failed {
+                self.claim(&[single], 3600.0)?;
+            }
         }
         if self.failed { Ok(()) } else { self.work(1, true) }
     }

@@ -1,0 +1,136 @@
+//! Each sync left out in turn: the layers must notice every one.
+//!
+//! On the weak file system a recording is edited: without the K-th sync the workload would have made
+//! the same calls, because it was told that the sync was done.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use ringfence::Durability;
+
+use crate::context::{Context, Trouble};
+use crate::marks::Begin;
+use crate::report::Row;
+use crate::weak::{self, Found, Limits, Memo, Recording};
+use crate::weakfs::Event;
+
+/// Runs the layer.
+pub(crate) fn run(context: &Context) -> Result<Vec<Row>, Trouble> {
+    let plan = if context.args.ci { "short" } else { "verbs" };
+    let mut rows = Vec::new();
+    for (name, durability) in
+        [("each sync dropped, group", Durability::Group), ("each sync dropped, record", Durability::Record)]
+    {
+        let recording = weak::record(context, durability, &[plan], "0")?;
+        rows.push(on_weak(context, name, &recording)?);
+    }
+    Ok(rows)
+}
+
+fn on_weak(context: &Context, name: &str, recording: &Recording) -> Result<Row, Trouble> {
+    let began = Instant::now();
+    let mut memo = Memo::new();
+    let cap = context.args.states.map_or(64, |states| usize::try_from(states).unwrap_or(64));
+    let mut row = Row {
+        layer: "mutants",
+        fs: "weakfs".to_owned(),
+        workload: name.to_owned(),
+        ..Row::default()
+    };
+    let mut sites: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    for (place, site) in syncs(recording) {
+        if context.is_over() {
+            row.notes.push("the time ran out before the last sync".to_owned());
+            // What was not tried was not noticed.
+            row.planted += 1;
+            break;
+        }
+        let mut mutant = recording.clone();
+        // Places of marks stay what they are.
+        mutant.log[place] = Event::Mark(Vec::new());
+        let mut found = Found::default();
+        // First the disks on which it is likely to show, then any.
+        let ino = match recording.log[place] {
+            Event::SyncFile { ino } | Event::SyncDir { ino } => Some(ino),
+            _ => None,
+        };
+        for about in [ino, None] {
+            let limits =
+                Limits { cap, states: u64::MAX, first: true, kills: false, about, from: place };
+            if found.violations.is_empty() {
+                weak::walk(context, &mutant, &limits, &mut memo, &mut found)?;
+            }
+        }
+        row.states += found.states;
+        row.planted += 1;
+        let (caught, planted) = sites.entry(site.clone()).or_default();
+        *planted += 1;
+        if found.violations.is_empty() {
+            row.notes.push(format!("survived: {site} (event {place})"));
+        } else {
+            row.caught += 1;
+            *caught += 1;
+        }
+    }
+    row.distinct = memo.len() as u64;
+    for (site, (caught, planted)) in sites {
+        row.notes.push(format!("{caught}/{planted} {site}"));
+    }
+    row.seconds = began.elapsed().as_secs_f64();
+    Ok(row)
+}
+
+/// Every sync that a call of the workload made, with what it is for.
+pub(crate) fn syncs(recording: &Recording) -> Vec<(usize, String)> {
+    let mut names = BTreeMap::new();
+    let mut writes: BTreeMap<u64, (usize, usize)> = BTreeMap::new();
+    let mut verb = String::new();
+    let mut found = Vec::new();
+    for (place, event) in recording.log.iter().enumerate() {
+        let line = weak::describe(event, &mut names);
+        match event {
+            Event::Mark(mark) if mark.first() == Some(&b'B') => {
+                let begins: Vec<Begin> = serde_json::from_slice(&mark[1..]).unwrap_or_default();
+                verb = begins.first().map_or(String::new(), |begin| {
+                    let size = begin.items.len();
+                    let many = if begins.len() > 1 { " (batch)" } else { "" };
+                    format!("{:?} of {}{many}", begin.verb, if size > 1 { "a group" } else { "one" })
+                });
+            }
+            Event::Write { ino, at, bytes } => {
+                writes.insert(*ino, (*at, bytes.len()));
+            }
+            Event::SyncFile { ino } if place >= recording.start && !verb.is_empty() => {
+                let step = match writes.get(ino) {
+                    Some((0, 512)) if line.contains(".slot") => "retire",
+                    Some((512, _)) if line.contains(".slot") => "abort",
+                    _ => "write",
+                };
+                found.push((place, format!("{verb}: {} ({step})", general(&line))));
+            }
+            Event::SyncDir { .. } if place >= recording.start && !verb.is_empty() => {
+                found.push((place, format!("{verb}: {}", general(&line))));
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// A line without the names that differ from call to call.
+fn general(line: &str) -> String {
+    let (what, path) = line.rsplit_once(' ').unwrap_or((line, ""));
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let kind = if name.len() == 3 && name.bytes().all(|byte| byte.is_ascii_digit()) {
+        "a shard"
+    } else if name.starts_with("fence") {
+        "the fence's temporary"
+    } else if name.ends_with(".tmp") {
+        "a record's temporary"
+    } else if name.ends_with(".slot") {
+        "a slot"
+    } else {
+        name
+    };
+    format!("{what} {kind}")
+}
