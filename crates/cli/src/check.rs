@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use ringfence::{CheckError, CheckReport, Finding};
+use ringfence::{CheckError, CheckReport, Finding, Recovered};
+use ringfence_files::intent::Standing;
 use serde::Serialize;
 
 use crate::args::{JsonArg, StoreArg};
@@ -34,6 +35,16 @@ struct Answer {
     idle_lock_files: usize,
     findings: Vec<FindingJson>,
     removed: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recovered: Option<RecoveredJson>,
+}
+
+/// What dead writers had left, finished by a repair.
+#[derive(Serialize)]
+struct RecoveredJson {
+    redone: usize,
+    undone: usize,
+    left_alone: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -68,6 +79,7 @@ fn check(args: &Args, out: Output) -> Result<Exit, Complaint> {
         idle_lock_files: report.idle_lock_files,
         removed: report.removed.iter().map(|path| path.display().to_string()).collect(),
         findings,
+        recovered: args.repair.then(|| RecoveredJson::of(&report.recovered)),
     };
     let written = out.answer(&answer, &human(&report, &answer, args.repair));
     Ok(if healthy || written != Exit::DONE { written } else { Exit::DAMAGED })
@@ -82,9 +94,20 @@ pub(crate) fn not_checked(error: &CheckError) -> Complaint {
     }
 }
 
-/// Temporaries and strays stand in nobody's way; the rest does.
+/// What stands in nobody's way, or is finished by whoever meets it, needs nobody.
 fn needs_an_operator(finding: &Finding) -> bool {
-    !matches!(finding, Finding::Temporary(_) | Finding::Stray(_))
+    !matches!(finding, Finding::Temporary(_) | Finding::Stray(_) | Finding::Intent { .. })
+}
+
+impl RecoveredJson {
+    fn of(recovered: &Recovered) -> Self {
+        let path = |left: &ringfence::LeftAlone| left.path.display().to_string();
+        Self {
+            redone: recovered.redone,
+            undone: recovered.undone,
+            left_alone: recovered.left_alone.iter().map(path).collect(),
+        }
+    }
 }
 
 impl FindingJson {
@@ -104,6 +127,18 @@ impl FindingJson {
             Finding::Misplaced(path) => at("misplaced", path),
             Finding::Temporary(path) => at("temporary", path),
             Finding::Stray(path) => at("stray", path),
+            Finding::Intent { path, records, standing } => Self {
+                reason: Some(format!(
+                    "a call on {} records is under way or was cut short, its {} state is decided: \
+                     whoever meets one of them finishes it",
+                    records.len(),
+                    match standing {
+                        Standing::Committed => "new",
+                        Standing::Aborting => "old",
+                    }
+                )),
+                ..at("intent", path)
+            },
             Finding::FenceCounter(reason) => Self {
                 kind: "fence-counter",
                 location: None,
@@ -131,6 +166,15 @@ fn human(report: &CheckReport, answer: &Answer, repaired: bool) -> String {
     }
     if repaired {
         let _ = writeln!(text, "{} leftovers removed", report.removed.len());
+        let Recovered { redone, undone, left_alone } = &report.recovered;
+        if redone + undone > 0 {
+            let _ = writeln!(text, "calls cut short: {redone} completed, {undone} put back");
+        }
+        for left in left_alone {
+            let path = left.path.display().to_string();
+            let _ =
+                writeln!(text, "left alone, changed by another program: {}", table::plain(&path));
+        }
     }
     let healthy = if answer.healthy { "healthy" } else { "an operator is needed: see above" };
     let _ = writeln!(text, "{healthy}");

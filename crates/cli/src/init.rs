@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ringfence::{InitError, InitOptions, ShardCount, Store, Ttl};
+use ringfence::{Durability, InitError, InitOptions, ShardCount, Store, Ttl};
 use serde::Serialize;
 
 use crate::args::{self, JsonArg};
@@ -27,8 +27,29 @@ pub(crate) struct Args {
           allow_hyphen_values = true)]
     ttl: Ttl,
 
+    /// What a crash in the middle of a call may leave of a group
+    #[arg(long, value_enum, default_value_t = DurabilityArg::Record)]
+    durability: DurabilityArg,
+
     #[command(flatten)]
     json: JsonArg,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+enum DurabilityArg {
+    /// Each record old or new, a group perhaps in part; for tables that other programs use too
+    Record,
+    /// The whole group old or new
+    Group,
+}
+
+impl From<DurabilityArg> for Durability {
+    fn from(arg: DurabilityArg) -> Self {
+        match arg {
+            DurabilityArg::Record => Self::Record,
+            DurabilityArg::Group => Self::Group,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -38,6 +59,7 @@ struct Made {
     table: String,
     shards: u16,
     ttl: f64,
+    durability: &'static str,
 }
 
 fn shards(text: &str) -> Result<ShardCount, String> {
@@ -52,7 +74,12 @@ pub(crate) fn run(args: &Args) -> Exit {
 }
 
 fn init(args: &Args, out: Output) -> Result<Exit, Complaint> {
-    let options = InitOptions { shards: args.shards, ttl: args.ttl, ..InitOptions::default() };
+    let options = InitOptions {
+        shards: args.shards,
+        ttl: args.ttl,
+        durability: args.durability.into(),
+        ..InitOptions::default()
+    };
     let store = Store::init(&args.store, &options).map_err(|error| not_made(&error))?;
     let info = store.info();
     let json = Made {
@@ -61,10 +88,14 @@ fn init(args: &Args, out: Output) -> Result<Exit, Complaint> {
         table: info.table,
         shards: info.shards,
         ttl: info.default_ttl.seconds(),
+        durability: options.durability.as_str(),
     };
     let human = format!(
-        "a table is ready in {}: {} shards, a ttl of {}\n",
-        info.location, info.shards, info.default_ttl
+        "a table is ready in {}: {} shards, a ttl of {}, durability {}\n",
+        info.location,
+        info.shards,
+        info.default_ttl,
+        options.durability.as_str()
     );
     Ok(out.answer(&json, &human))
 }

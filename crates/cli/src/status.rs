@@ -35,6 +35,7 @@ struct Answer {
     shards: u16,
     work_shards: u16,
     ttl: f64,
+    durability: &'static str,
     fence_limit: Option<u64>,
     leases: Leases,
     work: Work,
@@ -42,6 +43,7 @@ struct Answer {
     idle_lock_files: usize,
     temporaries: usize,
     strays: usize,
+    intents: usize,
     consistent: bool,
     now: f64,
 }
@@ -94,6 +96,7 @@ fn gather(store: &Store, root: &Path, args: &Args) -> Result<Answer, Complaint> 
         shards: info.shards,
         work_shards: meta.work_shards.get(),
         ttl: info.default_ttl.seconds(),
+        durability: meta.durability.as_str(),
         fence_limit: FenceCounter::new(&Layout::new(root, &meta)).limit(&world).ok(),
         leases: leases(&listing),
         work: items(&work),
@@ -101,6 +104,7 @@ fn gather(store: &Store, root: &Path, args: &Args) -> Result<Answer, Complaint> 
         idle_lock_files: check.idle_lock_files,
         temporaries: count(|finding| matches!(finding, Finding::Temporary(_))),
         strays: count(|finding| matches!(finding, Finding::Stray(_) | Finding::Misplaced(_))),
+        intents: count(|finding| matches!(finding, Finding::Intent { .. })),
         consistent: listing.consistent,
         now: listing.now.seconds(),
     })
@@ -143,17 +147,19 @@ fn human(answer: &Answer) -> String {
          table        {}\n\
          shards       {} for targets, {} for work\n\
          ttl          {} s\n\
+         durability   {}\n\
          fence limit  {limit}\n\
          leases       {} active, {} expired, {} corrupt\n\
          work         {} leased, {} expired, {} committing, {} done, {} corrupt\n\
          lock files   {}, of which {} idle\n\
-         leftovers    {} temporaries, {} strays\n",
+         leftovers    {} temporaries, {} strays, {} standing intents\n",
         answer.store,
         answer.engine,
         answer.table,
         answer.shards,
         answer.work_shards,
         answer.ttl,
+        answer.durability,
         leases.active,
         leases.expired,
         leases.corrupt,
@@ -166,5 +172,6 @@ fn human(answer: &Answer) -> String {
         answer.idle_lock_files,
         answer.temporaries,
         answer.strays,
+        answer.intents,
     )
 }

@@ -7,7 +7,8 @@ use ringfence::{Owner, Payload, Store};
 use serde_json::{Value, json};
 
 use crate::support::{
-    KernelLock, Ran, Table, damage, first, ringfence, signal, sleep, spawn, traced,
+    KernelLock, Ran, Table, damage, first, killed_at_rename, ringfence, signal, sleep, spawn,
+    traced,
 };
 
 const DOCS: &str = include_str!("../../../docs/cli.md");
@@ -105,6 +106,7 @@ fn every_documented_answer_is_given_for_real_and_no_other() {
     makes(&mut produced);
     refusals(&mut produced);
     failures(&mut produced);
+    cut_short(&mut produced);
     let examples = examples();
     let ids: BTreeSet<&str> = produced.0.iter().map(|(id, ..)| *id).collect();
     assert_eq!(ids, examples.keys().copied().collect(), "documented and produced");
@@ -200,6 +202,14 @@ fn makes(produced: &mut Produced) {
     init.arg("init").arg(&dir).arg("--json");
     produced.ran("any/unsupported", &Ran::of(&mut traced(&nothing, &table.beside("log"), &init)));
     assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0, "nothing is left behind");
+}
+
+/// A claim that is killed between two of its records, on a table that keeps groups whole.
+fn cut_short(produced: &mut Produced) {
+    let table = Table::with(&["--durability", "group"]);
+    let claim = table.command("claim", &["--targets", &first(8), "--owner", "me"]);
+    assert_eq!(killed_at_rename(5, &claim, &table.beside("log")).code, 137);
+    produced.add("check/intent", table.json("check", &[]));
 }
 
 fn refusals(produced: &mut Produced) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::{Ran, Table, sleep, spawn};
+use crate::support::{Ran, Table, first, killed_at_rename, sleep, spawn};
 
 const FIGHTER: &str = r#"
 for i in $(seq 15); do
@@ -107,4 +107,46 @@ fn after_a_kill_at_any_moment_the_next_command_works_at_once_on_a_consistent_tab
     let repaired = table.run("check", &["--repair"]);
     assert_eq!(repaired.code, 0, "{repaired:?}");
     table.assert_tidy();
+}
+
+/// On a table that keeps groups whole, a claim, a heartbeat or a release that is killed between two
+/// of its records is finished by whoever comes next.
+#[test]
+fn a_group_that_a_kill_cut_in_two_is_whole_for_the_next_command() {
+    let group = first(8);
+    let mut finished = 0;
+    for nth in [1, 2, 3, 6, 9] {
+        for verb in ["claim", "heartbeat"] {
+            let table = Table::with(&["--durability", "group"]);
+            let mut args = vec!["--targets", &group, "--now", "1000"];
+            let token = if verb == "claim" {
+                args.extend(["--owner", "me"]);
+                String::new()
+            } else {
+                table.claim(&group, "me", &["--now", "990"])
+            };
+            if verb == "heartbeat" {
+                args.extend(["--token", &token]);
+            }
+            let killed = killed_at_rename(nth, &table.command(verb, &args), &table.beside("log"));
+            assert!([0, 137].contains(&killed.code), "{verb} {nth}: {killed:?}");
+            let (_, checked) = table.json("check", &[]);
+            let findings = checked["findings"].as_array().unwrap();
+            let cut = findings.iter().filter(|finding| finding["kind"] == "intent").count();
+            finished += cut;
+            // A reader shows the decided state, whether or not anybody finished it yet.
+            let (_, seen) = table.json("list", &["--now", "1000"]);
+            assert_eq!(table.run("check", &["--repair"]).code, 0);
+            let (_, listed) = table.json("list", &["--now", "1000"]);
+            assert_eq!(seen["leases"], listed["leases"], "{verb} {nth}");
+            let leases = listed["leases"].as_array().unwrap();
+            let whole = leases.len() == 8 || verb == "claim" && leases.is_empty();
+            assert!(whole, "{verb} {nth}: {listed}");
+            let same = leases.iter().all(|lease| lease["updated"] == leases[0]["updated"]);
+            assert!(same, "{verb} {nth}: two moments in one group: {listed}");
+            table.claim(&group, "next", &["--now", "2000"]);
+            table.assert_tidy();
+        }
+    }
+    assert!(finished >= 6, "only {finished} calls were really cut in two");
 }

@@ -198,6 +198,13 @@ pub(crate) fn traced(options: &[&str], log: &Path, command: &Command) -> Command
     traced
 }
 
+/// Kills a command when it is about to rename for the `nth` time.
+pub(crate) fn killed_at_rename(nth: usize, command: &Command, log: &Path) -> Ran {
+    let kill = format!("inject=rename,renameat,renameat2:signal=KILL:when={nth}");
+    let options = ["-e", "trace=rename,renameat,renameat2", "-e", &kill];
+    Ran::of(&mut traced(&options, log, command))
+}
+
 /// Runs a shell script in a mount namespace of its own; `$1..` are the arguments. What it mounts is
 /// gone with it.
 pub(crate) fn in_mount_namespace(script: &str, args: &[&OsStr]) -> Command {
