@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
+use ringfence::RecordId;
 use ringfence_env::World;
 use rustix::process::Signal;
 
@@ -104,6 +105,8 @@ struct Coordinator {
     next_recovery: Duration,
     next_usage: Duration,
     expired: Vec<crate::job::Job>,
+    /// How many workers each execution cost this coordinator.
+    failures: BTreeMap<RecordId, u32>,
     idle: Duration,
 }
 
@@ -171,6 +174,7 @@ impl Coordinator {
             next_recovery: now,
             next_usage: now,
             expired: Vec::new(),
+            failures: BTreeMap::new(),
             idle: Duration::ZERO,
             context,
         })

@@ -1,7 +1,8 @@
 //! The live fuzzer beside the coordinators, and what it says about our results.
 //!
-//! F1. It ends by its own clock: only then does it import what is left in our queue. Its time is that
-//!     of the coordinators, their drain and a little more.
+//! F1. It outlives the coordinators until its cursor has reached the end of our queue, within a limit:
+//!     it looks for imports twice a minute, and on its way out it does not look again.
+//!     Should the supervisor be unable to end it, its own clock does.
 //! F2. It cannot outlive the supervisor: the kernel tells it when that ends.
 
 use std::os::unix::process::CommandExt as _;

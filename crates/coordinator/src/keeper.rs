@@ -255,3 +255,105 @@ enum Answer {
     Failed,
     Lost,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringfence::{Claim, InitOptions, Store, Ttl};
+    use ringfence_env::fault::{Call, Effect, FaultFs, When};
+
+    const TTL: Duration = Duration::from_millis(1200);
+
+    struct Held {
+        dir: tempfile::TempDir,
+        faults: FaultFs,
+        keeper: Keeper,
+        group: TargetGroup,
+        token: Token,
+        lost: Arc<AtomicBool>,
+        number: u64,
+    }
+
+    /// A group that is held through a file system whose calls can be made to fail.
+    fn held() -> Held {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("store");
+        Store::init(&root, &InitOptions::default()).unwrap();
+        let world = World::system();
+        let events = EventLog::open(&world, &dir.path().join("events.jsonl")).unwrap();
+        let faults = FaultFs::new(Arc::clone(&world.fs));
+        let faulty = world.with_fs(Arc::new(faults.clone()));
+        let store = Store::open_in(&faulty, &root).unwrap();
+        let renewed = world.clock.boottime();
+        let group = TargetGroup::from_numbers([7, 8, 9]).unwrap();
+        let claim = Claim::by("coordinator-1").unwrap().ttl(Ttl::new(TTL).unwrap());
+        let lease = store.targets().claim(&group, &claim).unwrap();
+        let token = lease.token().clone();
+        let keeper = Keeper::start(&world, store.targets(), store.work(), events, TTL).unwrap();
+        let lost = Arc::new(AtomicBool::new(false));
+        let holding = Holding {
+            group: Some((group.clone(), token.clone())),
+            work: None,
+            lost: Arc::clone(&lost),
+            renewed,
+        };
+        let number = keeper.hold(holding);
+        Held { dir, faults, keeper, group, token, lost, number }
+    }
+
+    impl Held {
+        fn wait(&self, duration: Duration) {
+            self.keeper.shared.world.clock.sleep(duration);
+        }
+
+        fn is_lost(&self) -> bool {
+            self.lost.load(Ordering::Relaxed)
+        }
+
+        fn may_be_claimed(&self) -> bool {
+            let table = Store::open(self.dir.path().join("store")).unwrap().targets();
+            table.claim(&self.group, &Claim::by("other").unwrap()).is_ok()
+        }
+    }
+
+    /// B20: one error that passes is no surrender.
+    #[test]
+    fn a_failing_disk_loses_nothing_while_there_is_time_and_all_of_it_before_the_expiry() {
+        let held = held();
+        held.faults.arm(When::FromOf(Call::OpenWrite, 1), Effect::Errno(5));
+        held.wait(TTL / 2);
+        assert!(held.faults.fired() > 0, "renewals failed");
+        held.faults.disarm();
+        held.wait(TTL);
+        assert!(!held.is_lost(), "it was renewed in time");
+        assert!(!held.may_be_claimed());
+
+        held.faults.arm(When::FromOf(Call::OpenWrite, 1), Effect::Errno(5));
+        while !held.is_lost() {
+            held.wait(Duration::from_millis(5));
+        }
+        assert!(!held.may_be_claimed(), "it is told before anybody else may begin");
+        held.faults.disarm();
+        held.wait(TTL);
+        assert!(held.may_be_claimed(), "what is lost is not renewed again");
+    }
+
+    /// B26: somebody else took it over, and its records stay as they are.
+    #[test]
+    fn a_group_that_somebody_else_holds_is_lost_and_left_alone() {
+        let held = held();
+        held.keeper.shared.targets.release(&held.group, &held.token, None).unwrap();
+        assert!(held.may_be_claimed());
+        held.wait(TTL / 2);
+        assert!(held.is_lost());
+    }
+
+    #[test]
+    fn what_was_let_go_of_is_not_renewed() {
+        let held = held();
+        held.keeper.let_go(held.number);
+        held.wait(TTL + TTL / 4);
+        assert!(held.may_be_claimed());
+        assert!(!held.is_lost());
+    }
+}

@@ -54,6 +54,11 @@ impl Knowledge {
         }
     }
 
+    /// Leaves one action alone from now on: it cost workers, and what came of it is not known.
+    pub(crate) fn set_aside(&mut self, seed: Digest, target: u64, kind: Kind) {
+        self.tried.insert((target, seed, kind));
+    }
+
     /// Takes in targets that a published output was seen to take.
     pub(crate) fn add_reached(&mut self, reached: &[u64]) {
         for target in reached {

@@ -27,6 +27,7 @@ use crate::error::Error;
 use crate::exec::Reexec;
 use crate::fuzzer;
 use crate::layout::{Layout, RunLayout};
+use crate::publish::Publisher;
 use crate::report::{self, Ended, Report};
 use crate::usage;
 
@@ -79,10 +80,9 @@ const POLL: Duration = Duration::from_millis(50);
 const PROGRESS_PERIOD: Duration = Duration::from_secs(5);
 /// How long coordinators may take to give everything back after their drain.
 const GRACE: Duration = Duration::from_secs(8);
-/// How much longer than the coordinators the fuzzer runs, so that it imports their last results.
-const FUZZER_EXTRA: Duration = Duration::from_secs(2);
-/// How long the fuzzer may take for its last imports.
-const FUZZER_GRACE: Duration = Duration::from_secs(20);
+/// How much longer than the coordinators the fuzzer may run to look at their last results. It looks
+/// every half a minute.
+const FUZZER_EXTRA: Duration = Duration::from_secs(45);
 
 /// Runs a campaign to its end and reports.
 ///
@@ -146,7 +146,7 @@ struct Running {
 impl Running {
     fn start(&mut self, options: &Options, reexec: &Reexec) -> Result<(), Error> {
         if let (true, Some(program)) = (self.config.live, &self.config.program) {
-            let time = options.time + options.drain + FUZZER_EXTRA;
+            let time = options.time + options.drain + GRACE + FUZZER_EXTRA;
             let seeds = &self.config.seeds;
             let child = fuzzer::start(&self.world, reexec, &self.run, seeds, program, time)?;
             self.fuzzer = Some(child);
@@ -186,13 +186,16 @@ impl Running {
             }
             clock.sleep(POLL);
         }
-        let deadline = clock.deadline(options.drain + FUZZER_EXTRA + FUZZER_GRACE);
-        while self.fuzzer_lives() && !clock.left(deadline).is_zero() {
+        let deadline = clock.deadline(FUZZER_EXTRA);
+        let published = Publisher::new(&self.world, &self.layout, &self.run).index();
+        let published = published.map_or(0, |index| index.len() as u64);
+        while self.fuzzer_lives()
+            && fuzzer::imports(&self.world, &self.run).cursor < published
+            && !clock.left(deadline).is_zero()
             // Interrupted, nobody waits for its last imports.
-            if stop.load(Ordering::Relaxed) != 0 {
-                break;
-            }
-            clock.sleep(POLL);
+            && stop.load(Ordering::Relaxed) == 0
+        {
+            clock.sleep(POLL * 4);
         }
     }
 

@@ -15,6 +15,8 @@ use super::{Coordinator, TraceLease};
 
 /// A seed that ends this many workers is not traced again.
 const FATAL_TRACES: u32 = 2;
+/// A job that ends this many workers of one coordinator is not run there again.
+const FATAL_JOBS: u32 = 2;
 
 impl Coordinator {
     pub(super) fn finish_trace(
@@ -76,6 +78,7 @@ impl Coordinator {
             Ok(findings) => findings,
             Err(error) => {
                 admit::give_up(&self.context, admitted, error.word());
+                self.count_failure(admitted, &error);
                 return;
             }
         };
@@ -109,6 +112,22 @@ impl Coordinator {
             edges,
         };
         commit::commit(&self.context, admitted, &record, &kept);
+    }
+
+    /// A job that ends worker after worker is set aside, here and in this run only: others may have
+    /// better workers.
+    fn count_failure(&mut self, admitted: &Admitted, error: &WorkerError) {
+        if *error == WorkerError::Cancelled {
+            return;
+        }
+        let count = self.failures.entry(admitted.work.id).or_default();
+        *count += 1;
+        // What a worker refuses it refuses every time.
+        if error.worker_lives() || *count >= FATAL_JOBS {
+            for action in admitted.job.executed() {
+                self.shared.know.set_aside(admitted.job.seed, action.target, action.kind);
+            }
+        }
     }
 
     /// Keeps the outputs that show something new: a target nobody covers, or an edge.

@@ -1,0 +1,147 @@
+//! Coordinators that die, stop and come back; a supervisor that is killed.
+
+use crate::support::{Campaign, await_end, fake, pause, signal};
+
+/// B31: a crash must not leave work stuck.
+#[test]
+fn a_killed_coordinators_job_is_taken_over_and_its_targets_are_free_after_the_ttl() {
+    let mut campaign = Campaign::new();
+    let worker = campaign.marked(fake("--branches 64 --query-ms 250"));
+    campaign.start("--seconds 12 --coordinators 2 --ttl 1500ms --quiet", &worker);
+    let pid = campaign.coordinator(1);
+    let granted = campaign.await_event(1, "granted", |_| true);
+    signal(pid, "KILL");
+    let work = granted["work"].as_str().unwrap();
+    let held = campaign.leased();
+    assert!(!held.is_empty(), "the dead one's lease stands until its ttl");
+
+    campaign.await_event(2, "granted", |e| e["work"] == work && e["takeover"] == true);
+    campaign.await_event(2, "committed", |e| e["work"] == work);
+    let ended = campaign.wait();
+    assert_eq!(ended.code, Some(1), "a coordinator that died is told: {}", ended.stderr);
+    let report = campaign.report();
+    assert_eq!(report["ended"][0]["how"], "signal: 9 (SIGKILL)", "{report:#}");
+    assert_eq!(report["claims"]["takeovers"], 1, "{report:#}");
+    assert_eq!(report["commits"]["twice"], 0, "{report:#}");
+    assert_eq!(report["duplicates"]["by_target"], 0, "{report:#}");
+    campaign.assert_queue_is_dense();
+    campaign.assert_nothing_is_left();
+}
+
+/// B26, B27, B36: a coordinator that was stopped past its ttl and taken over comes back with a result.
+#[test]
+fn a_late_commit_is_refused_by_the_fence_and_publishes_nothing() {
+    let mut campaign = Campaign::new();
+    let flags = "--seconds 14 --coordinators 2 --ttl 1s --hold 1:decide:4s --quiet";
+    campaign.start(flags, &fake("--branches 64 --query-ms 20"));
+    let pid = campaign.coordinator(1);
+    let staged = campaign.await_event(1, "staged", |_| true);
+    let work = staged["work"].as_str().unwrap().to_owned();
+    signal(pid, "STOP");
+    campaign.await_event(2, "granted", |e| e["work"] == work.as_str() && e["takeover"] == true);
+    let theirs = campaign.await_event(2, "committed", |e| e["work"] == work.as_str());
+    let staged_by_both = campaign.assert_queue_is_dense();
+    signal(pid, "CONT");
+
+    let refused = campaign.await_event(1, "fence-refused", |_| true);
+    assert_eq!(refused["work"], work.as_str());
+    assert_eq!(refused["step"], "begin-commit", "{refused}");
+    // It goes on as if nothing had happened.
+    campaign.await_event(1, "committed", |_| true);
+    let ended = campaign.wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let report = campaign.report();
+    assert_eq!(report["commits"]["twice"], 0, "{report:#}");
+    assert_eq!(report["commits"]["fence_refused"]["begin-commit"], 1, "{report:#}");
+    assert_eq!(theirs["recovered"], false);
+    assert!(campaign.assert_queue_is_dense() >= staged_by_both);
+    campaign.assert_nothing_is_left();
+}
+
+/// B36 (a): it slept past its ttl and nobody took over. What it had in hand is judged by the fence; at
+/// most one job is dropped, and the run goes on.
+#[test]
+fn a_coordinator_that_slept_alone_goes_on() {
+    let mut campaign = Campaign::new();
+    campaign.start(
+        "--seconds 8 --coordinators 1 --ttl 500ms --quiet",
+        &fake("--branches 64 --query-ms 50"),
+    );
+    let pid = campaign.coordinator(1);
+    campaign.await_event(1, "granted", |_| true);
+    signal(pid, "STOP");
+    for _ in 0..75 {
+        pause();
+    }
+    signal(pid, "CONT");
+    let before = campaign.events(1).len();
+    let ended = campaign.wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let report = campaign.report();
+    assert!(campaign.events(1).len() > before);
+    assert_eq!(report["commits"]["twice"], 0, "{report:#}");
+    assert!(report["commits"]["committed"].as_u64().unwrap() > 1, "{report:#}");
+    campaign.assert_queue_is_dense();
+    campaign.assert_nothing_is_left();
+}
+
+/// B30, B31: the commit was decided, and its coordinator died before anything was published.
+#[test]
+fn a_committing_item_is_finished_by_a_survivor() {
+    let mut campaign = Campaign::new();
+    let flags = "--seconds 10 --coordinators 2 --ttl 1s --hold 1:publish:60s --quiet";
+    campaign.start(flags, &fake("--branches 64 --query-ms 20"));
+    let pid = campaign.coordinator(1);
+    let committing = campaign.await_event(1, "committing", |_| true);
+    let work = committing["work"].as_str().unwrap().to_owned();
+    signal(pid, "KILL");
+    assert!(campaign.work().contains(&(work.clone(), "committing")));
+
+    let finished = campaign.await_event(2, "committed", |e| e["work"] == work.as_str());
+    assert_eq!(finished["recovered"], true);
+    assert!(campaign.work().contains(&(work.clone(), "done")));
+    let ended = campaign.wait();
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    let report = campaign.report();
+    assert_eq!(report["commits"]["recovered"], 1, "{report:#}");
+    assert_eq!(report["commits"]["twice"], 0, "{report:#}");
+    campaign.assert_queue_is_dense();
+    campaign.assert_nothing_is_left();
+}
+
+/// A commit whose coordinator is only slow: both publish, once.
+#[test]
+fn a_commit_that_a_survivor_finished_is_not_published_again_by_its_own_coordinator() {
+    let mut campaign = Campaign::new();
+    let flags = "--seconds 8 --coordinators 2 --ttl 1s --hold 1:publish:4s --quiet";
+    campaign.start(flags, &fake("--branches 64 --query-ms 20"));
+    let committing = campaign.await_event(1, "committing", |_| true);
+    let work = committing["work"].as_str().unwrap().to_owned();
+    let finished = campaign.await_event(2, "committed", |e| e["work"] == work.as_str());
+    assert_eq!(finished["recovered"], true);
+    let ended = campaign.wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let own = campaign.events(1);
+    assert!(!own.iter().any(|e| e["event"] == "committed" && e["work"] == work.as_str()));
+    assert_eq!(campaign.report()["commits"]["twice"], 0);
+    campaign.assert_queue_is_dense();
+    campaign.assert_nothing_is_left();
+}
+
+#[test]
+fn a_killed_supervisor_takes_coordinators_and_workers_with_it() {
+    let mut campaign = Campaign::new();
+    let worker = campaign.marked(fake("--branches 64 --query-ms 500"));
+    campaign.start("--seconds 50 --coordinators 2 --quiet", &worker);
+    let pids = [campaign.coordinator(1), campaign.coordinator(2)];
+    campaign.await_event(1, "granted", |_| true);
+    signal(campaign.supervisor(), "KILL");
+    let ended = campaign.wait();
+    assert_eq!(ended.signal, Some(9));
+    for pid in pids {
+        await_end(pid);
+    }
+    campaign.assert_no_process_is_left();
+    // They were told in time to give everything back.
+    assert_eq!(campaign.leased(), []);
+}

@@ -1,0 +1,96 @@
+//! A real program, a real engine, a real fuzzer: lz4's frame decoder.
+//!
+//! `cargo xtask test --only campaign` builds them, says where they are, and runs these tests.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::support::{Campaign, engine, signal};
+
+struct Lz4 {
+    dir: PathBuf,
+    python: String,
+}
+
+impl Lz4 {
+    fn find() -> Self {
+        let var = |name| std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set"));
+        Self { dir: var("CAMPAIGN_LZ4").into(), python: var("CAMPAIGN_PYTHON") }
+    }
+
+    fn campaign(&self) -> Campaign {
+        Campaign::on(self.dir.join("seeds"))
+    }
+
+    fn worker(&self) -> Vec<String> {
+        let image = self.dir.join("program.elf").display().to_string();
+        vec![self.python.clone(), engine("triton_worker.py").display().to_string(), image]
+    }
+}
+
+fn number(report: &Value, section: &str, field: &str) -> u64 {
+    report[section][field].as_u64().unwrap_or_else(|| panic!("{section}.{field}: {report:#}"))
+}
+
+#[test]
+#[ignore = "needs lz4 and the engine: cargo xtask test --only campaign"]
+fn on_lz4_group_leases_leave_no_duplicate_solve_and_their_absence_leaves_some() {
+    let lz4 = Lz4::find();
+    for arm in ["group", "none"] {
+        let mut campaign = lz4.campaign();
+        let flags = format!("--seconds 20 --coordinators 2 --arm {arm} --quiet");
+        let report = campaign.run(&flags, &lz4.worker());
+        assert!(number(&report, "solves", "sat") > 0, "{report:#}");
+        assert!(number(&report, "published", "files") > 0, "{report:#}");
+        assert_eq!(number(&report, "commits", "twice"), 0, "{report:#}");
+        let duplicates = ["by_target", "by_target_and_seed"];
+        let duplicates = duplicates.map(|by| number(&report, "duplicates", by));
+        if arm == "group" {
+            assert_eq!(duplicates, [0, 0], "{report:#}");
+        } else {
+            assert!(duplicates[0] > 0 && duplicates[1] > 0, "{report:#}");
+        }
+        campaign.assert_queue_is_dense();
+        campaign.assert_nothing_is_left();
+    }
+}
+
+#[test]
+#[ignore = "needs lz4 and the engine: cargo xtask test --only campaign"]
+fn on_lz4_a_survivor_takes_over_what_a_killed_coordinator_was_solving() {
+    let lz4 = Lz4::find();
+    let mut campaign = lz4.campaign();
+    campaign.start("--seconds 25 --coordinators 2 --ttl 2s --quiet", &lz4.worker());
+    let pid = campaign.coordinator(1);
+    let granted = campaign.await_event(1, "granted", |_| true);
+    signal(pid, "KILL");
+    let work = granted["work"].as_str().unwrap();
+    campaign.await_event(2, "committed", |e| e["work"] == work);
+    campaign.wait();
+    let report = campaign.report();
+    assert_eq!(number(&report, "commits", "twice"), 0, "{report:#}");
+    assert_eq!(number(&report, "claims", "takeovers"), 1, "{report:#}");
+    campaign.assert_queue_is_dense();
+    campaign.assert_nothing_is_left();
+}
+
+#[test]
+#[ignore = "needs lz4, the engine and AFL++: cargo xtask test --only campaign"]
+fn on_lz4_the_live_fuzzer_looks_at_every_file_that_is_published() {
+    let lz4 = Lz4::find();
+    let mut campaign = lz4.campaign();
+    let program = lz4.dir.join("program.afl").display().to_string();
+    let flags = format!("--program {program} --seconds 12 --coordinators 2 --quiet");
+    campaign.start_with(&flags, &lz4.worker());
+    let ended = campaign.wait();
+    // The command itself compares the fuzzer's cursor with the number of files.
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let report = campaign.report();
+    let published = campaign.assert_queue_is_dense() as u64;
+    assert!(published > 0, "{report:#}");
+    assert_eq!(number(&report, "imports", "cursor"), published, "{report:#}");
+    assert!(number(&report, "imports", "executions") > 0, "{report:#}");
+    assert_eq!(number(&report, "duplicates", "by_target"), 0, "{report:#}");
+    campaign.assert_nothing_is_left();
+}
