@@ -1,6 +1,6 @@
 //! `cargo xtask campaign`: from a fresh machine to a report of a real hybrid campaign.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use crate::args::CampaignOptions;
@@ -49,7 +49,11 @@ fn prepare(repo: &Path, options: &CampaignOptions) -> Result<Command, String> {
 
     step("start the campaign");
     let binary = target_dir(repo).join("release/ringfence");
-    Ok(campaign_command(&binary, repo, &out, &python, options))
+    let dir = new_dir(&out.join("runs"), &format!("{}-{}", options.target, options.arm));
+    let mut command = campaign_command(&binary, repo, &out, &dir, &python, options);
+    // A campaign leaves no caches in the clone.
+    command.env("PYTHONDONTWRITEBYTECODE", "1");
+    Ok(command)
 }
 
 /// The command line of the campaign: the one place that knows its flags.
@@ -57,16 +61,19 @@ fn campaign_command(
     binary: &Path,
     repo: &Path,
     out: &Path,
+    dir: &Path,
     python: &Path,
     options: &CampaignOptions,
 ) -> Command {
-    let target_dir = out.join(&options.target);
+    let built = out.join(&options.target);
     let mut command = Command::new(binary);
-    command.arg("campaign");
-    command.arg("--store").arg(target_dir.join("store"));
-    command.arg("--target-dir").arg(&target_dir);
-    command.arg("--python").arg(python);
+    command.arg("campaign").arg("--name").arg(&options.target);
+    command.arg("--dir").arg(dir);
+    command.arg("--seeds").arg(built.join("seeds"));
+    command.arg("--program").arg(built.join("program.afl"));
+    command.arg("--image").arg(built.join("program.elf"));
     command.arg("--engine").arg(repo.join("campaign/engine/triton_worker.py"));
+    command.arg("--python").arg(python);
     command.args(["--seconds", &options.seconds.to_string()]);
     command.args(["--coordinators", &options.coordinators.to_string()]);
     command.args(["--arm", &options.arm]);
@@ -77,6 +84,19 @@ fn campaign_command(
         command.arg("--json").arg(path);
     }
     command
+}
+
+/// A directory that is not there yet: arms are compared from the same start, without what an earlier
+/// campaign found.
+fn new_dir(parent: &Path, name: &str) -> PathBuf {
+    let mut number = 1;
+    loop {
+        let dir = parent.join(format!("{name}-{number}"));
+        if !dir.exists() {
+            return dir;
+        }
+        number += 1;
+    }
 }
 
 fn announce(options: &CampaignOptions, out: &Path, missing: &[String]) {
@@ -105,7 +125,6 @@ fn step(what: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::PathBuf;
 
     #[test]
     fn every_option_reaches_the_campaign() {
@@ -118,14 +137,15 @@ mod tests {
             json: Some(PathBuf::from("report.json")),
         };
         let (binary, repo) = (Path::new("bin/ringfence"), Path::new("repo"));
-        let command =
-            campaign_command(binary, repo, Path::new("out"), Path::new("py/bin/python"), &options);
+        let (out, dir, python) = (Path::new("out"), Path::new("dir"), Path::new("py/bin/python"));
+        let command = campaign_command(binary, repo, out, dir, python, &options);
         let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
         assert_eq!(
             words.join(" "),
-            "campaign --store out/lz4/store --target-dir out/lz4 --python py/bin/python \
-             --engine repo/campaign/engine/triton_worker.py --seconds 20 --coordinators 2 \
-             --arm none --frozen --json report.json"
+            "campaign --name lz4 --dir dir --seeds out/lz4/seeds --program out/lz4/program.afl \
+             --image out/lz4/program.elf --engine repo/campaign/engine/triton_worker.py \
+             --python py/bin/python --seconds 20 --coordinators 2 --arm none --frozen \
+             --json report.json"
         );
     }
 }

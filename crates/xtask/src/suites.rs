@@ -33,7 +33,7 @@ pub(crate) const ALL: &[Suite] = &[
     Suite {
         name: "rust",
         about: "unit, integration and documentation tests of every crate",
-        packages: &["gcc"],
+        packages: &["gcc", "python3"],
         limit: Duration::from_mins(30),
         run: rust,
     },
@@ -43,6 +43,13 @@ pub(crate) const ALL: &[Suite] = &[
         packages: targets::PACKAGES,
         limit: Duration::from_mins(10),
         run: python,
+    },
+    Suite {
+        name: "campaign",
+        about: "campaigns on lz4: no duplicate solve with group leases, a killed coordinator, AFL++",
+        packages: targets::PACKAGES,
+        limit: Duration::from_mins(15),
+        run: campaign,
     },
 ];
 
@@ -88,6 +95,23 @@ fn python(context: &Context) -> Outcome {
     // A test run leaves no caches in the clone.
     command.env("PYTHONDONTWRITEBYTECODE", "1");
     context.count(command, tally::unittest)
+}
+
+fn campaign(context: &Context) -> Outcome {
+    let out = target_dir(&context.repo).join("campaign");
+    if let Err(error) = targets::prepare(&context.repo, "lz4", &out) {
+        return Outcome::failed(error.to_string());
+    }
+    let python = match targets::python_env(&context.repo, &out) {
+        Ok(python) => python,
+        Err(error) => return Outcome::failed(error.to_string()),
+    };
+    let mut command = context.command("cargo");
+    command.args(["test", "--package", "ringfence-cli", "--test", "campaign"]);
+    // One after the other: duplicates are counted while both processors are there for one campaign.
+    command.args(["--", "--ignored", "--test-threads", "1"]);
+    command.env("CAMPAIGN_LZ4", out.join("lz4")).env("CAMPAIGN_PYTHON", python);
+    context.count(command, tally::libtest)
 }
 
 #[cfg(test)]
