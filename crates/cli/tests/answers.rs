@@ -13,8 +13,8 @@ use crate::support::{
 
 const DOCS: &str = include_str!("../../../docs/cli.md");
 
-/// Fields whose inside belongs to the caller.
-const OPAQUE: [&str; 2] = ["payload", "manifest"];
+/// Fields whose inside is not part of the format.
+const OPAQUE: [&str; 3] = ["payload", "manifest", "by_kind"];
 /// Fields whose words are part of the format.
 const WORDS: [&str; 7] = ["outcome", "state", "why", "kind", "status", "verdict", "engine"];
 
@@ -107,6 +107,7 @@ fn every_documented_answer_is_given_for_real_and_no_other() {
     refusals(&mut produced);
     failures(&mut produced);
     cut_short(&mut produced);
+    measures(&mut produced);
     let examples = examples();
     let ids: BTreeSet<&str> = produced.0.iter().map(|(id, ..)| *id).collect();
     assert_eq!(ids, examples.keys().copied().collect(), "documented and produced");
@@ -210,6 +211,18 @@ fn cut_short(produced: &mut Produced) {
     let claim = table.command("claim", &["--targets", &first(8), "--owner", "me"]);
     assert_eq!(killed_at_rename(5, &claim, &table.beside("log")).code, 137);
     produced.add("check/intent", table.json("check", &[]));
+}
+
+fn measures(produced: &mut Produced) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut race = ringfence();
+    race.args(["race", "--rounds", "1", "--json", "--dir"]).arg(dir.path());
+    produced.ran("race/safe", &Ran::of(&mut race));
+    let mut bench = ringfence();
+    let small = ["--targets", "2", "--shards", "1", "--rounds", "1", "--json", "--dir"];
+    bench.arg("bench").args(small).arg(dir.path());
+    produced.ran("bench/measured", &Ran::of(&mut bench));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left behind");
 }
 
 fn refusals(produced: &mut Produced) {
