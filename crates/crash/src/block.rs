@@ -5,7 +5,6 @@
 //! recovered by the product's own code, and judged.
 
 use std::collections::HashMap;
-use std::hash::{Hash as _, Hasher as _};
 use std::io::Write as _;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -18,6 +17,7 @@ use rustix::mount::MountFlags;
 use crate::blockdev::{BlockDevice, Op};
 use crate::context::{Context, Trouble, command};
 use crate::guard::{self, Held, Resource};
+use crate::image::{Image, PAGE};
 use crate::oracle::History;
 use crate::report::Row;
 use crate::rng::Rng;
@@ -27,7 +27,6 @@ use crate::workload;
 
 /// The file systems that are known, each with default mount options.
 pub(crate) const KNOWN: [&str; 3] = ["ext4", "xfs", "btrfs"];
-const PAGE: usize = 4096;
 
 /// The size of a disk that is just large enough.
 fn disk_bytes(fs: &str) -> usize {
@@ -42,7 +41,7 @@ fn disk_bytes(fs: &str) -> usize {
 #[derive(Clone, Debug)]
 pub(crate) struct Recording {
     pub(crate) fs: &'static str,
-    base: Arc<Vec<u8>>,
+    base: Image,
     log: Vec<Op>,
     pub(crate) history: History,
 }
@@ -190,7 +189,7 @@ pub(crate) fn record(
     drop_sync: u64,
 ) -> Result<Recording, Trouble> {
     let mounted = Mounted::new(context, fs, durability)?;
-    let base = Arc::new(mounted.device.start());
+    let base = Image::new(&mounted.device.start());
     let calls = if context.args.ci { "15" } else { "40" };
     let (seed, drop_sync) = (context.args.seed.to_string(), drop_sync.to_string());
     let mut running = Vec::new();
@@ -229,7 +228,7 @@ pub(crate) struct Tried {
 
 struct Job {
     place: usize,
-    image: Arc<Vec<u8>>,
+    image: Image,
     digest: u64,
 }
 
@@ -249,8 +248,7 @@ pub(crate) fn try_states(
     let mut tried = Tried { whole: true, ..Tried::default() };
     let mut rng = Rng::new(context.args.seed);
     let mut memo: HashMap<u64, Arc<Recovered>> = HashMap::new();
-    let mut image = recording.base.as_ref().clone();
-    let mut hash = hash_pages(&image);
+    let mut image = recording.base.clone();
     let mut epoch: Vec<usize> = Vec::new();
     let mut jobs: Vec<Job> = Vec::new();
     for place in 0..=recording.log.len() {
@@ -276,21 +274,14 @@ pub(crate) fn try_states(
                     rng.below(2) == 1
                 }
             };
-            let mut state = None;
-            let mut digest = hash;
+            let mut image = image.clone();
             for (bit, &at) in epoch.iter().enumerate() {
                 if keep(bit, &mut rng) {
-                    let state = state.get_or_insert_with(|| image.clone());
-                    digest ^= write(state, &recording.log[at]);
+                    image.apply(&recording.log[at]);
                 }
             }
             tried.states += 1;
-            let image = match state {
-                Some(state) => Arc::new(state),
-                None if memo.contains_key(&digest) => Arc::default(),
-                None => Arc::new(image.clone()),
-            };
-            jobs.push(Job { place, image, digest });
+            jobs.push(Job { place, digest: image.digest(), image });
         }
         if jobs.len() >= 48 || recording.log.len() == place {
             settle(context, recording, &mut benches, &mut jobs, &mut memo, &mut tried);
@@ -298,7 +289,7 @@ pub(crate) fn try_states(
         if matches!(recording.log.get(place), Some(Op::Flush)) {
             tried.epochs += 1;
             for &at in &epoch {
-                hash ^= write(&mut image, &recording.log[at]);
+                image.apply(&recording.log[at]);
             }
             epoch.clear();
         }
@@ -366,7 +357,7 @@ fn settle(
 const UNMOUNTABLE: &str = "cannot be mounted";
 
 /// A device on which images are tried.
-struct Bench {
+pub(crate) struct Bench {
     device: PathBuf,
     dir: PathBuf,
     fs: &'static str,
@@ -375,13 +366,15 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(context: &Context, fs: &'static str) -> Result<Self, Trouble> {
+    /// Makes one for images of that file system.
+    pub(crate) fn new(context: &Context, fs: &'static str) -> Result<Self, Trouble> {
         let (device, held) = guard::make_zram(disk_bytes(fs) as u64)?;
         let dir = context.dir("bench")?;
         Ok(Self { device, dir, fs, targets: workload::targets(), _held: held })
     }
 
-    fn recover(&mut self, image: &[u8]) -> Recovered {
+    /// Mounts the image, recovers the table on it, and unmounts it again.
+    pub(crate) fn recover(&mut self, image: &Image) -> Recovered {
         let wrong = |text: String| Recovered { wrong: vec![text], ..Recovered::default() };
         if let Err(error) = self.fill(image) {
             return wrong(format!("cannot fill the device: {error}"));
@@ -408,30 +401,20 @@ impl Bench {
     }
 
     /// Makes the device hold the image: all zeros first, then the pages that are not.
-    fn fill(&self, image: &[u8]) -> std::io::Result<()> {
+    fn fill(&self, image: &Image) -> std::io::Result<()> {
         let device = std::fs::OpenOptions::new()
             .write(true)
             .custom_flags(libc::O_DIRECT | libc::O_EXCL)
             .open(&self.device)?;
         discard(&device, image.len() as u64)?;
-        let mut start = 0;
         let mut buffer = Aligned::new();
-        while start < image.len() {
-            if image[start..start + PAGE].iter().all(|&byte| byte == 0) {
-                start += PAGE;
-                continue;
+        let mut done = Ok(());
+        image.runs(Aligned::PAGES, |start, pages| {
+            if done.is_ok() {
+                done = device.write_all_at(buffer.holding(pages), (start * PAGE) as u64);
             }
-            let mut end = start + PAGE;
-            while end < image.len()
-                && end - start < Aligned::BYTES
-                && image[end..end + PAGE].iter().any(|&byte| byte != 0)
-            {
-                end += PAGE;
-            }
-            device.write_all_at(buffer.holding(&image[start..end]), start as u64)?;
-            start = end;
-        }
-        Ok(())
+        });
+        done
     }
 }
 
@@ -439,18 +422,20 @@ impl Bench {
 struct Aligned(Vec<u8>, usize);
 
 impl Aligned {
-    const BYTES: usize = 64 * PAGE;
+    const PAGES: usize = 64;
 
     fn new() -> Self {
-        let bytes = vec![0; Self::BYTES + PAGE];
+        let bytes = vec![0; (Self::PAGES + 1) * PAGE];
         let start = bytes.as_ptr().align_offset(PAGE);
         Self(bytes, start)
     }
 
-    fn holding(&mut self, bytes: &[u8]) -> &[u8] {
-        let range = self.1..self.1 + bytes.len();
-        self.0[range.clone()].copy_from_slice(bytes);
-        &self.0[range]
+    fn holding(&mut self, pages: &[Option<Arc<[u8]>>]) -> &[u8] {
+        for (number, page) in pages.iter().flatten().enumerate() {
+            let start = self.1 + number * PAGE;
+            self.0[start..start + PAGE].copy_from_slice(page);
+        }
+        &self.0[self.1..self.1 + pages.len() * PAGE]
     }
 }
 
@@ -465,37 +450,6 @@ fn discard(device: &std::fs::File, bytes: u64) -> std::io::Result<()> {
     if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
-/// Does a write to an image; returns how its hash changes.
-fn write(image: &mut [u8], op: &Op) -> u64 {
-    let (at, len) = match op {
-        Op::Write { at, bytes } => (*at, bytes.len()),
-        Op::Zero { at, len } => (*at, *len),
-        Op::Flush | Op::Mark(_) => return 0,
-    };
-    let pages = at / PAGE..(at + len).div_ceil(PAGE);
-    let before = pages.clone().fold(0, |hash, page| hash ^ hash_page(image, page));
-    match op {
-        Op::Write { bytes, .. } => image[at..at + len].copy_from_slice(bytes),
-        _ => image[at..at + len].fill(0),
-    }
-    pages.fold(before, |hash, page| hash ^ hash_page(image, page))
-}
-
-fn hash_page(image: &[u8], page: usize) -> u64 {
-    let bytes = &image[page * PAGE..(page + 1) * PAGE];
-    if bytes.iter().all(|&byte| byte == 0) {
-        return 0;
-    }
-    let mut hasher = std::hash::DefaultHasher::new();
-    page.hash(&mut hasher);
-    bytes.hash(&mut hasher);
-    hasher.finish()
-}
-
-fn hash_pages(image: &[u8]) -> u64 {
-    (0..image.len() / PAGE).fold(0, |hash, page| hash ^ hash_page(image, page))
-}
-
 /// Keeps the log of a failure: the base and every operation, in a plain format.
 fn keep(
     context: &Context,
@@ -508,7 +462,7 @@ fn keep(
         name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let dir = context.keep.join(format!("block-{}-{slug}", recording.fs));
     std::fs::create_dir_all(&dir)?;
-    std::fs::write(dir.join("base.img"), recording.base.as_slice())?;
+    std::fs::write(dir.join("base.img"), recording.base.bytes())?;
     std::fs::write(dir.join("wrong.txt"), format!("{wrong}\nafter operation {place}\n"))?;
     let mut log = std::io::BufWriter::new(std::fs::File::create(dir.join("operations"))?);
     for (at, op) in recording.log.iter().enumerate() {

@@ -25,7 +25,9 @@
 mod block;
 mod blockdev;
 mod context;
+mod eio;
 mod guard;
+mod image;
 mod lie;
 mod marks;
 mod mutants;
@@ -132,6 +134,7 @@ fn layers_of(args: &Args, layers: &[&str]) -> Result<Report, Trouble> {
         let rows = match *layer {
             "weak" => weak::run(&context)?,
             "block" => block::run(&context)?,
+            "eio" => eio::run(&context)?,
             "mutants" => mutants::run(&context)?,
             "sweep" => sweep::run(&context)?,
             "soak" => soak::run(&context)?,

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use ringfence::Durability;
 
+use crate::block;
 use crate::context::{Context, Trouble};
 use crate::marks::Begin;
 use crate::report::Row;
@@ -23,9 +24,59 @@ pub(crate) fn run(context: &Context) -> Result<Vec<Row>, Trouble> {
     {
         let recording = weak::record(context, durability, &[plan], "0")?;
         rows.push(on_weak(context, name, &recording)?);
+        if durability == Durability::Group && !context.file_systems(&["xfs"]).is_empty() {
+            rows.push(on_xfs(context, plan, &recording)?);
+        }
     }
     Ok(rows)
 }
+
+/// On xfs each mutant is recorded anew, by a process that leaves the sync out itself.
+fn on_xfs(context: &Context, plan: &str, recording: &Recording) -> Result<Row, Trouble> {
+    let began = Instant::now();
+    let mut row = Row {
+        layer: "mutants",
+        fs: "xfs".to_owned(),
+        workload: "each sync dropped, group".to_owned(),
+        ..Row::default()
+    };
+    let step = if context.args.ci { 5 } else { 1 };
+    let mut masked: BTreeMap<&str, u64> = BTreeMap::new();
+    for (number, (_, site)) in (1..).zip(syncs(recording)).step_by(step) {
+        if context.is_over() {
+            row.notes.push(format!("the time ran out before sync {number}"));
+            break;
+        }
+        let mutant = block::record(context, "xfs", Durability::Group, &[plan], number)?;
+        let tried = block::try_states(context, &mutant, 64, true)?;
+        row.states += tried.states;
+        row.distinct += tried.distinct;
+        let caught = !tried.violations.is_empty();
+        let mask = MASKED.iter().find(|(step, _)| site.ends_with(step));
+        if !caught && let Some((step, _)) = mask {
+            *masked.entry(*step).or_default() += 1;
+            continue;
+        }
+        row.planted += 1;
+        row.caught += u64::from(caught);
+        if !caught {
+            row.notes.push(format!("survived: {site} (sync {number})"));
+        }
+    }
+    for (step, count) in masked {
+        let why = MASKED.iter().find(|(masked, _)| *masked == step).map_or("", |(_, why)| why);
+        row.notes.push(format!("{count} not counted: {step}: {why}"));
+    }
+    row.seconds = began.elapsed().as_secs_f64();
+    Ok(row)
+}
+
+/// Steps that xfs makes durable by itself. POSIX does not promise it, and the weak file system
+/// notices each of them.
+const MASKED: [(&str, &str); 1] = [(
+    "sync directory intents",
+    "the sync of a new file also writes the log up to the making of its name",
+)];
 
 fn on_weak(context: &Context, name: &str, recording: &Recording) -> Result<Row, Trouble> {
     let began = Instant::now();

@@ -1,0 +1,143 @@
+//! A device that fails a write-back or a flush, under real file systems.
+//!
+//! After a failed sync the kernel may call the pages clean: a second sync succeeds, a buffered read
+//! shows bytes that are not on the medium. So the program must not acknowledge the call, neither at
+//! once nor after trying again, and what it says to have put back must be on the medium. A second
+//! process goes on on the same mount and reads what the first one left; then the medium alone decides.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use ringfence::Durability;
+
+use crate::block::{self, Bench, Mounted};
+use crate::blockdev::{Fault, Op};
+use crate::context::{Context, Trouble};
+use crate::image::Image;
+use crate::marks::Ending;
+use crate::oracle::History;
+use crate::report::Row;
+use crate::weak;
+
+/// Runs the layer.
+pub(crate) fn run(context: &Context) -> Result<Vec<Row>, Trouble> {
+    let mut rows = Vec::new();
+    let systems = context.file_systems(&block::KNOWN);
+    let share = context.deadline.saturating_duration_since(Instant::now())
+        / u32::try_from(systems.len()).unwrap_or(1).max(1);
+    for fs in systems {
+        let mut context = context.clone();
+        context.deadline = Instant::now() + share;
+        rows.push(on(&context, fs)?);
+    }
+    Ok(rows)
+}
+
+fn on(context: &Context, fs: &'static str) -> Result<Row, Trouble> {
+    let began = Instant::now();
+    let mut row = Row {
+        layer: "eio",
+        fs: fs.to_owned(),
+        workload: "short, 2 processes, group".to_owned(),
+        ..Row::default()
+    };
+    let mut bench = Bench::new(context, fs)?;
+    let mut endings: BTreeMap<String, u64> = BTreeMap::new();
+    let step = if context.args.ci { 29 } else { 3 };
+    let kinds: [(&str, fn(u64) -> Fault); 3] =
+        [("write", Fault::Write), ("flush", Fault::Flush), ("device gone", Fault::Everything)];
+    let mut open: Vec<(&str, fn(u64) -> Fault)> = kinds.to_vec();
+    let mut number = 2;
+    while !open.is_empty() {
+        let mut still = Vec::new();
+        for (kind, fault) in open {
+            if context.is_over() {
+                row.notes.push(format!("the time ran out before {kind} {number}"));
+                continue;
+            }
+            let fault = fault(number);
+            let Some(run) = one(context, fs, &mut bench, fault)? else { continue };
+            still.push((kind, kinds_of(kind, &kinds)));
+            row.states += 1;
+            row.distinct += 1;
+            for ending in run.endings {
+                *endings.entry(format!("{kind}: {ending}")).or_default() += 1;
+            }
+            if let Some(wrong) = run.wrong {
+                row.violations.push(format!("{fault:?}: {wrong}"));
+            }
+        }
+        open = still;
+        number += step;
+    }
+    for (ending, count) in endings {
+        row.notes.push(format!("{count} x {ending}"));
+    }
+    if row.states == 0 {
+        row.violations.push("no fault was ever met".to_owned());
+    }
+    row.seconds = began.elapsed().as_secs_f64();
+    Ok(row)
+}
+
+fn kinds_of(kind: &str, kinds: &[(&str, fn(u64) -> Fault)]) -> fn(u64) -> Fault {
+    kinds.iter().find(|(name, _)| *name == kind).map_or(Fault::Write, |(_, fault)| *fault)
+}
+
+struct Run {
+    endings: Vec<String>,
+    wrong: Option<String>,
+}
+
+/// One workload with one fault; `None` if the workload ended before the fault came.
+fn one(
+    context: &Context,
+    fs: &'static str,
+    bench: &mut Bench,
+    fault: Fault,
+) -> Result<Option<Run>, Trouble> {
+    let mut mounted = Mounted::new(context, fs, Durability::Group)?;
+    mounted.device.start();
+    mounted.device.arm(Some(fault));
+    let control = mounted.device.control();
+    for process in ["0", "1"] {
+        let arguments = ["--plan", "short", "--process", process];
+        // It may end with an error: a file system that has stopped cannot even be opened.
+        let _ = weak::work(context, &mounted.store(), Some(&control), &arguments)?.wait()?;
+    }
+    let (fired, _, _) = mounted.device.fired();
+    if fired == 0 {
+        return Ok(None);
+    }
+    if matches!(fault, Fault::Everything(_)) {
+        // The power goes with the device: nothing that the kernel still holds reaches the medium.
+        mounted.device.arm(Some(Fault::Everything(0)));
+    } else {
+        mounted.device.arm(None);
+    }
+    mounted.unmount();
+    let log = mounted.device.stop();
+    let image = Image::new(&mounted.device.image());
+    let marks = log.iter().enumerate().filter_map(|(at, op)| match op {
+        Op::Mark(mark) => Some((at, mark.clone())),
+        _ => None,
+    });
+    let history = History::new(marks, Durability::Group).map_err(Trouble::Failed)?;
+    let wrong = history.allowed(usize::MAX).judge(&bench.recover(&image));
+    let endings = history
+        .endings()
+        .into_iter()
+        .filter_map(|(verb, ending, error)| {
+            let error = error?;
+            // A refusal by a rule is no failure.
+            let word = match ending {
+                Ending::Unknown => "unknown",
+                Ending::Nothing if error.contains("put back") => "put back",
+                Ending::Nothing if error.contains("nothing was changed:") => "untouched",
+                _ => return None,
+            };
+            Some(format!("{verb:?} {word}"))
+        })
+        .collect();
+    Ok(Some(Run { endings, wrong }))
+}
