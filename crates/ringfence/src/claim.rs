@@ -102,7 +102,7 @@ impl TargetTable {
         let keys = keys(group);
         let mut patience = Patience::new(&self.world, wait, claim.cancelled.clone());
         loop {
-            let refused = match self.claim_once(&request, claim.now, patience.for_one_try()) {
+            let mut refused = match self.claim_once(&request, claim.now, patience.for_one_try()) {
                 Ok(lease) => return Ok(lease),
                 Err(error) if error.is_worth_waiting() => error,
                 Err(error) => return Err(error),
@@ -114,12 +114,12 @@ impl TargetTable {
                     Verdict::TryAgain => {}
                 }
                 // Looking costs no lock: a claim is only worth it once nobody is in the way.
-                let in_the_way = self
-                    .engine
-                    .view(&keys, claim.now)
-                    .is_ok_and(|view| rules::claim(&view, &request).is_err());
-                if !in_the_way {
-                    break;
+                let seen =
+                    self.engine.view(&keys, claim.now).map(|view| rules::claim(&view, &request));
+                match seen {
+                    // So that the refusal in the end names who is in the way then.
+                    Ok(Err(now)) if now.damaged.is_empty() => refused = now.into(),
+                    _ => break,
                 }
             }
         }

@@ -111,6 +111,50 @@ fn waiting_for_a_damaged_record_is_refused_at_once() {
     assert!(began.elapsed() < Duration::from_secs(5));
 }
 
+#[test]
+fn the_refusal_at_the_end_of_a_wait_names_who_is_in_the_way_then() {
+    let bed = Bed::new();
+    let table = bed.store.targets();
+    let first = table.claim(&group(&[1]), &Claim::by("first").unwrap()).unwrap();
+    let waiter = std::thread::spawn({
+        let table = bed.other().targets();
+        move || {
+            let claim = Claim::by("me").unwrap().wait(Duration::from_millis(1200));
+            table.claim(&group(&[1, 2]), &claim)
+        }
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    let _second = table.claim(&group(&[2]), &Claim::by("second").unwrap()).unwrap();
+    first.release().unwrap();
+    let got = waiter.join().unwrap();
+    let Err(ClaimError::Refused(refused)) = got else { panic!("{got:?}") };
+    let owners: Vec<_> = refused.conflicts.iter().map(|c| c.holding.owner.to_string()).collect();
+    assert_eq!(owners, ["second"]);
+}
+
+#[test]
+fn damage_that_comes_up_during_a_wait_ends_it() {
+    let bed = Bed::new();
+    let table = bed.store.targets();
+    let _lease = table.claim(&group(&[1]), &Claim::by("a").unwrap()).unwrap();
+    let id = table.list(None).unwrap().leases[0].id;
+    let shard = id.shard(ringfence::ShardCount::new(8).unwrap());
+    let path = bed.path.join(format!("{shard}/{id}.json"));
+    let waiter = std::thread::spawn({
+        let table = bed.other().targets();
+        move || {
+            let claim = Claim::by("b").unwrap().wait(Duration::from_secs(60));
+            table.claim(&group(&[1]), &claim)
+        }
+    });
+    std::thread::sleep(Duration::from_millis(100));
+    let began = Instant::now();
+    std::fs::write(path, "").unwrap();
+    let got = waiter.join().unwrap();
+    assert!(matches!(got, Err(ClaimError::Refused(ref r)) if r.damaged.len() == 1), "{got:?}");
+    assert!(began.elapsed() < Duration::from_secs(20));
+}
+
 /// B4: opposite orders, with waiting; both get through.
 #[test]
 fn b4_two_waiters_with_opposite_orders_both_make_progress() {
