@@ -11,12 +11,15 @@ use crate::files;
 use crate::layout::Layout;
 
 /// How coordinators keep out of each other's way.
+///
+/// In every arm a result is published through the work fence. Only in arm `group` does the work item
+/// keep others from the same execution: elsewhere it is named after its coordinator too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Arm {
-    /// Each remembers what it did itself; nothing is shared and nothing is leased.
+    /// Each remembers what it did itself; nothing is shared, and nobody is kept from anything.
     None,
-    /// Results and traces are shared; groups are not leased.
+    /// Results and traces are shared, and a seed is traced once; groups are not leased.
     Ledger,
     /// Results and traces are shared, and a group is leased while it is solved.
     Group,

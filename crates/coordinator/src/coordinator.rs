@@ -194,10 +194,8 @@ impl Coordinator {
                 if stopped || now >= drained || !busy {
                     break Ok(());
                 }
-            } else if let Err(error) = self.shared.refresh(&self.context) {
-                break Err(error);
             } else {
-                self.assign_all();
+                self.refresh_and_assign();
             }
             self.housekeeping(now);
             if let Err(error) = self.wait() {
@@ -207,6 +205,17 @@ impl Coordinator {
         };
         self.cancel_all();
         outcome
+    }
+
+    /// What cannot be read now may be read later: trouble with a directory costs time, not the run.
+    fn refresh_and_assign(&mut self) {
+        match self.shared.refresh(&self.context) {
+            Ok(()) => self.assign_all(),
+            Err(error) => {
+                self.misses = self.misses.saturating_add(1);
+                self.context.events.write(Event::Trouble { what: error.to_string() });
+            }
+        }
     }
 
     /// Takes in one message, waiting for it as long as makes sense now.
@@ -262,10 +271,13 @@ impl Coordinator {
             let period = (self.context.config.ttl() / 2).max(Duration::from_millis(200));
             self.next_recovery = now.saturating_add(period);
             recover::finish_commits(&self.context);
+            let (context, traces) = (&self.context, &self.trace_dir);
             let (know, rules) = (&self.shared.know, &self.shared.rules);
-            self.expired = recover::expired_jobs(&self.context, &mut |job| {
-                crate::propose::is_current(know, rules, job)
-            });
+            self.expired = recover::expired_jobs(
+                context,
+                &mut |job| crate::propose::is_current(know, rules, job),
+                &|seed| files::exists(&context.world, &TraceRecord::path(traces, seed)),
+            );
         }
         if now >= self.next_usage {
             self.next_usage = now.saturating_add(USAGE_PERIOD);

@@ -94,7 +94,11 @@ impl Job {
         let stored: Stored = serde_json::from_str(payload.as_str()).ok()?;
         let ours = stored.build_id == build_id && stored.by.is_none();
         let job = Self { seed: stored.seed, primary: stored.primary, actions: stored.actions };
-        (ours && job.group().is_ok()).then_some(job)
+        let group = job.group().ok()?;
+        // It comes from a disk: what is executed must be what is leased.
+        let leased =
+            |action: &Action| Target::new(action.target).is_ok_and(|target| group.contains(target));
+        (ours && job.executed().all(leased)).then_some(job)
     }
 }
 
@@ -106,6 +110,17 @@ pub(crate) fn trace_payload(seed: Digest, build_id: &str) -> Result<Payload, Job
     json::write_string(&mut text, build_id);
     text.push('}');
     Ok(Payload::parse(&text)?)
+}
+
+/// The seed whose tracing this payload guards; `None` if it guards something else.
+pub(crate) fn traced_seed(payload: &Payload) -> Option<Digest> {
+    #[derive(Deserialize)]
+    struct Trace {
+        op: String,
+        seed: Digest,
+    }
+    let trace: Trace = serde_json::from_str(payload.as_str()).ok()?;
+    (trace.op == "trace").then_some(trace.seed)
 }
 
 /// The name under which an attempt stages what it will publish.
@@ -169,5 +184,7 @@ mod tests {
         assert_ne!(own.as_str(), payload.as_str());
         let trace = trace_payload(Digest::of(b"seed"), "b1").unwrap();
         assert_eq!(Job::from_payload(&trace, "b1"), None);
+        assert_eq!(traced_seed(&trace), Some(Digest::of(b"seed")));
+        assert_eq!(traced_seed(&payload), None);
     }
 }

@@ -5,12 +5,13 @@
 //! R2. An execution whose lease ran out is offered like any other job, through the same admission.
 //! R3. What ran out and is not worth doing any more is removed, not kept for ever.
 
-use ringfence::Timestamp;
+use ringfence::{Payload, Timestamp};
 
 use crate::commit;
 use crate::context::Context;
+use crate::digest::Digest;
 use crate::events::Event;
-use crate::job::Job;
+use crate::job::{Job, traced_seed};
 
 /// Finishes abandoned commits (R1).
 pub(crate) fn finish_commits(context: &Context) {
@@ -36,24 +37,30 @@ pub(crate) fn finish_commits(context: &Context) {
 pub(crate) fn expired_jobs(
     context: &Context,
     is_current: &mut dyn FnMut(&Job) -> bool,
+    is_traced: &dyn Fn(Digest) -> bool,
 ) -> Vec<Job> {
-    if !context.config.arm.leases() {
-        return Vec::new();
-    }
     let Ok(items) = context.work.recover_expired(None) else { return Vec::new() };
     let mut jobs = Vec::new();
     for item in items {
         let Ok(record) = &item.record else { continue };
         let payload = &record.holder.payload;
-        let Some(job) = Job::from_payload(payload, &context.config.build_id) else { continue };
-        if is_current(&job) {
-            jobs.push(job);
-        } else if let Ok(lease) =
-            context.work.claim(payload, &context.owner, i64::from(context.index), None, None)
-        {
-            // R3. If this fails, it runs out once more.
-            let _ = context.work.abandon(lease.id, &lease.token, None);
+        let job = Job::from_payload(payload, &context.config.build_id);
+        // A seed that nobody has traced yet comes up by itself.
+        let waits = traced_seed(payload).is_some_and(|seed| !is_traced(seed));
+        match job {
+            Some(job) if context.config.arm.leases() && is_current(&job) => jobs.push(job),
+            _ if waits => {}
+            _ => remove(context, payload),
         }
     }
     jobs
+}
+
+/// R3. If it fails, the item runs out once more.
+fn remove(context: &Context, payload: &Payload) {
+    let worker = i64::from(context.index);
+    if let Ok(lease) = context.work.claim(payload, &context.owner, worker, Some(context.ttl), None)
+    {
+        let _ = context.work.abandon(lease.id, &lease.token, None);
+    }
 }
