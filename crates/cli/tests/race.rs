@@ -82,7 +82,7 @@ fn a_bench_on_an_image_of_its_own_takes_it_away_when_it_is_interrupted() {
     });
     sleep(std::time::Duration::from_millis(300));
     signal(&child, "INT");
-    assert_eq!(Ran::wait(child).code, 143);
+    assert_eq!(Ran::wait(child).code, 130);
     assert!(is_empty(dir.path()));
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(!mounts.contains(dir.path().to_str().unwrap()), "{mounts}");

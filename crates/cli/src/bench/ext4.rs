@@ -77,7 +77,7 @@ pub(super) fn outside(args: &Args) -> Result<Exit, Complaint> {
         while let Ok(Some(received)) = signals.take() {
             if [SIGHUP, SIGINT, SIGTERM].contains(&received.number) {
                 // It ends between two cycles; asking twice does no harm.
-                let _ = ringfence_env::child::signal_process(child, SIGTERM);
+                let _ = ringfence_env::child::signal_process(child, received.number);
             }
         }
     }
