@@ -4,7 +4,7 @@
 //! have passed the probe when it is recovered on another.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,12 +18,28 @@ pub(crate) struct LyingFs {
     inner: Arc<dyn Fs>,
     count: Arc<AtomicU64>,
     drop: u64,
+    retry: bool,
 }
 
 impl LyingFs {
     /// Leaves out the `drop`-th sync of this process, counted from 1; none if it is 0.
     pub(crate) fn new(inner: Arc<dyn Fs>, drop: u64) -> Self {
-        Self { inner, count: Arc::default(), drop }
+        Self { inner, count: Arc::default(), drop, retry: false }
+    }
+
+    /// The bug that a failed sync invites: it is made again, and the second answer counts.
+    pub(crate) fn retrying(self, retry: bool) -> Self {
+        Self { retry, ..self }
+    }
+
+    fn sync(&self, sync: impl Fn() -> io::Result<()>) -> io::Result<()> {
+        if self.lies() {
+            return Ok(());
+        }
+        match sync() {
+            Err(_) if self.retry => sync(),
+            done => done,
+        }
     }
 
     fn lies(&self) -> bool {
@@ -42,7 +58,7 @@ impl Fs for LyingFs {
 
     fn open_write(&self, path: &Path, how: OpenWrite, mode: u32) -> io::Result<Box<dyn WriteFile>> {
         let inner = self.inner.open_write(path, how, mode)?;
-        Ok(Box::new(LyingFile { inner, fs: self.clone(), path: path.to_owned() }))
+        Ok(Box::new(LyingFile { inner, fs: self.clone() }))
     }
 
     fn stat(&self, path: &Path) -> io::Result<Stat> {
@@ -70,7 +86,7 @@ impl Fs for LyingFs {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        if self.lies() { Ok(()) } else { self.inner.sync_dir(dir) }
+        self.sync(|| self.inner.sync_dir(dir))
     }
 
     fn open_lock(&self, path: &Path, create: bool, mode: u32) -> io::Result<Box<dyn LockFd>> {
@@ -90,8 +106,6 @@ impl Fs for LyingFs {
 struct LyingFile {
     inner: Box<dyn WriteFile>,
     fs: LyingFs,
-    #[expect(dead_code, reason = "says in a debugger which file it is")]
-    path: PathBuf,
 }
 
 impl WriteFile for LyingFile {
@@ -104,11 +118,11 @@ impl WriteFile for LyingFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        if self.fs.lies() { Ok(()) } else { self.inner.sync() }
+        self.fs.sync(|| self.inner.sync())
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        if self.fs.lies() { Ok(()) } else { self.inner.sync_data() }
+        self.fs.sync(|| self.inner.sync_data())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

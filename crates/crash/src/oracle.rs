@@ -45,6 +45,7 @@ pub(crate) struct Allowed {
     tables: Vec<BTreeMap<u64, Expected>>,
     records: BTreeMap<u64, BTreeSet<Option<Expected>>>,
     fence: u64,
+    audited: BTreeSet<u64>,
     durability: Durability,
 }
 
@@ -169,7 +170,13 @@ impl History {
         }
         let fences = done.iter().filter_map(|&call| self.calls[call].end.as_ref()?.1.fence);
         let fence = fences.max().unwrap_or(0);
-        Allowed { tables, records, fence, durability: self.durability }
+        let audited = done
+            .iter()
+            .map(|&call| &self.calls[call].begin)
+            .filter(|begin| begin.verb == Verb::ForceRelease)
+            .map(|begin| begin.id)
+            .collect();
+        Allowed { tables, records, fence, audited, durability: self.durability }
     }
 
     /// The table after exactly these calls; `None` if one of them could not have come without another.
@@ -230,6 +237,9 @@ impl Allowed {
                 "fence {} was acknowledged and the next grant got {}",
                 self.fence, found.next_fence
             ));
+        }
+        if let Some(call) = self.audited.difference(&found.audited).next() {
+            return Some(format!("the audit log does not tell of the force-release {call}"));
         }
         if self.durability == Durability::Group {
             if self.tables.iter().any(|table| same(table, &found.table)) {

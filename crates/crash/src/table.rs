@@ -1,6 +1,6 @@
 //! Tables as the layers make, open and look at them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,19 +22,21 @@ pub(crate) const RECORDED: &str = "recorded";
 pub(crate) const AFTER: &str = "after";
 /// The boot after a power cut in the middle of a recovery.
 pub(crate) const LATER: &str = "later";
+/// The reason of a force-release, before the number of the call.
+pub(crate) const REASON: &str = "by-call-";
 /// Shards of the target table.
 pub(crate) const SHARDS: u16 = 3;
 
 /// This machine under another host name and boot.
 pub(crate) fn world(boot: &str) -> World {
-    lying_world(boot, 0)
+    lying_world(boot, 0, false)
 }
 
-/// The same; the `drop`-th sync is left out.
-pub(crate) fn lying_world(boot: &str, drop: u64) -> World {
+/// The same; the `drop`-th sync is left out, and one that fails is perhaps made again.
+pub(crate) fn lying_world(boot: &str, drop: u64, retry: bool) -> World {
     let world = World::system();
     let host = HostIdentity { name: boot.into(), boot: Some(boot.into()), uid: world.host.uid };
-    let fs = Arc::new(LyingFs::new(Arc::clone(&world.fs), drop));
+    let fs = Arc::new(LyingFs::new(Arc::clone(&world.fs), drop).retrying(retry));
     World { host: Arc::new(host), fs, ..world }
 }
 
@@ -174,6 +176,8 @@ pub(crate) struct Recovered {
     pub(crate) table: BTreeMap<u64, Seen>,
     /// The fence of the next grant.
     pub(crate) next_fence: u64,
+    /// The force-releases that the audit log tells of.
+    pub(crate) audited: BTreeSet<u64>,
     /// What is wrong whatever the history was.
     pub(crate) wrong: Vec<String>,
     /// Whether an intent stood, so that recovery had something to do.
@@ -223,6 +227,14 @@ fn try_recover(
     if audit.contains("left-alone") {
         recovered.wrong.push("recovery left a record alone that only it had changed".to_owned());
     }
+    recovered.audited = audit
+        .split(REASON)
+        .skip(1)
+        .filter_map(|rest| {
+            let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+            rest[..digits].parse().ok()
+        })
+        .collect();
     // The next claim takes a group over, long after every lease ran out: the same group for the same
     // disk, and every target over many disks.
     let later = Timestamp::from_seconds(4e9).map_err(chain)?;

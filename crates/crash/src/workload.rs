@@ -41,6 +41,9 @@ pub(crate) struct Args {
     /// Leave out the N-th sync
     #[arg(long, default_value = "0")]
     pub(crate) drop_sync: u64,
+    /// Make a sync that failed again, and believe the second answer
+    #[arg(long)]
+    pub(crate) retry_sync: bool,
 }
 
 /// What a process does.
@@ -114,7 +117,7 @@ struct Session {
 
 impl Session {
     fn open(args: &Args) -> Result<Self, String> {
-        let world = table::lying_world(table::RECORDED, args.drop_sync);
+        let world = table::lying_world(table::RECORDED, args.drop_sync, args.retry_sync);
         let engine =
             FilesEngine::open(&world, &args.store, Tuning::default()).map_err(table::chain)?;
         let shared = Arc::new(engine.clone());
@@ -271,7 +274,11 @@ impl Session {
     fn force_release(&mut self, grant: &Grant) -> Result<(), String> {
         let call = self.begin(Verb::ForceRelease, &grant.items, Some(grant.of), None);
         self.marks.begin(std::slice::from_ref(&call)).map_err(table::chain)?;
-        let done = self.targets.force_release(&group(&grant.items)?, &grant.token, "a test");
+        let done = self.targets.force_release(
+            &group(&grant.items)?,
+            &grant.token,
+            &format!("{}{}", table::REASON, call.id),
+        );
         let done = match done {
             Ok(()) => Ok(Answer::plain()),
             Err(ringfence::ForceReleaseError::Failed(failure)) => Err(Wrong::failed(&failure)),
