@@ -9,6 +9,7 @@
 
 #[path = "campaign/faults.rs"]
 mod faults;
+#[cfg(feature = "real-campaign")]
 #[path = "campaign/real.rs"]
 mod real;
 #[path = "campaign/runs.rs"]

@@ -33,7 +33,7 @@ pub(crate) const ALL: &[Suite] = &[
     Suite {
         name: "rust",
         about: "unit, integration and documentation tests of every crate",
-        packages: &["gcc", "python3"],
+        packages: &["e2fsprogs", "gcc", "mount", "python3", "strace", "util-linux"],
         limit: Duration::from_mins(30),
         run: rust,
     },
@@ -61,13 +61,23 @@ fn format(context: &Context) -> Outcome {
 
 fn clippy(context: &Context) -> Outcome {
     let mut command = context.command("cargo");
-    command.args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]);
+    command.args([
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--all-features",
+        "--",
+        "-D",
+        "warnings",
+    ]);
     context.check(command)
 }
 
 fn docs(context: &Context) -> Outcome {
     let mut command = context.command("cargo");
-    command.args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
+    command
+        .args(["doc", "--workspace", "--all-features", "--no-deps"])
+        .env("RUSTDOCFLAGS", "-D warnings");
     context.check(command)
 }
 
@@ -109,7 +119,7 @@ fn campaign(context: &Context) -> Outcome {
     let mut command = context.command("cargo");
     command.args(["test", "--package", "ringfence-cli", "--test", "campaign"]);
     // One after the other: duplicates are counted while both processors are there for one campaign.
-    command.args(["--", "--ignored", "--test-threads", "1"]);
+    command.args(["--features", "real-campaign", "--", "real::", "--test-threads", "1"]);
     command.env("CAMPAIGN_LZ4", out.join("lz4")).env("CAMPAIGN_PYTHON", python);
     context.count(command, tally::libtest)
 }

@@ -1,6 +1,7 @@
 //! A real program, a real engine, a real fuzzer: lz4's frame decoder.
 //!
-//! `cargo xtask test --only campaign` builds them, says where they are, and runs these tests.
+//! Behind the feature `real-campaign`: `cargo xtask test --only campaign` builds what they need, says
+//! where it is, and runs them.
 
 use std::path::PathBuf;
 
@@ -34,7 +35,6 @@ fn number(report: &Value, section: &str, field: &str) -> u64 {
 }
 
 #[test]
-#[ignore = "needs lz4 and the engine: cargo xtask test --only campaign"]
 fn on_lz4_group_leases_leave_no_duplicate_solve_and_their_absence_leaves_some() {
     let lz4 = Lz4::find();
     for arm in ["group", "none"] {
@@ -57,26 +57,30 @@ fn on_lz4_group_leases_leave_no_duplicate_solve_and_their_absence_leaves_some() 
 }
 
 #[test]
-#[ignore = "needs lz4 and the engine: cargo xtask test --only campaign"]
-fn on_lz4_a_survivor_takes_over_what_a_killed_coordinator_was_solving() {
+fn on_lz4_a_killed_coordinators_job_is_taken_over_or_cleared_away() {
     let lz4 = Lz4::find();
     let mut campaign = lz4.campaign();
-    campaign.start("--seconds 25 --coordinators 2 --ttl 2s --quiet", &lz4.worker());
+    campaign.start("--seconds 20 --coordinators 2 --ttl 2s --quiet", &lz4.worker());
     let pid = campaign.coordinator(1);
     let granted = campaign.await_event(1, "granted", |_| true);
     signal(pid, "KILL");
     let work = granted["work"].as_str().unwrap();
-    campaign.await_event(2, "committed", |e| e["work"] == work);
+    assert!(campaign.work().iter().any(|(id, status)| id == work && *status == "leased"));
     campaign.wait();
     let report = campaign.report();
     assert_eq!(number(&report, "commits", "twice"), 0, "{report:#}");
-    assert_eq!(number(&report, "claims", "takeovers"), 1, "{report:#}");
+    // What a survivor's own outputs reached meanwhile is not worth a take-over: then the item is
+    // removed, and the rest comes up in other groups.
+    let theirs = campaign.events(2);
+    let taken_over = theirs.iter().any(|e| e["event"] == "committed" && e["work"] == work);
+    let cleared = !campaign.work().iter().any(|(id, _)| id == work);
+    assert!(taken_over || cleared, "{report:#}");
+    assert_eq!(number(&report, "duplicates", "by_target"), 0, "{report:#}");
     campaign.assert_queue_is_dense();
     campaign.assert_nothing_is_left();
 }
 
 #[test]
-#[ignore = "needs lz4, the engine and AFL++: cargo xtask test --only campaign"]
 fn on_lz4_the_live_fuzzer_looks_at_every_file_that_is_published() {
     let lz4 = Lz4::find();
     let mut campaign = lz4.campaign();
