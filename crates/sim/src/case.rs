@@ -45,10 +45,12 @@ pub enum Act {
     /// A group is claimed, and one of its targets taken over and released by somebody else: then
     /// nothing may be left from which the first claim could come back.
     StaleIntent,
+    /// A group is claimed over a record whose writer was killed before it had synced it.
+    OverUnsynced,
 }
 
 /// Every act.
-pub const ACTS: [Act; 14] = [
+pub const ACTS: [Act; 15] = [
     Act::Init,
     Act::Claim,
     Act::FenceRaise,
@@ -63,6 +65,7 @@ pub const ACTS: [Act; 14] = [
     Act::Complete,
     Act::Abandon,
     Act::StaleIntent,
+    Act::OverUnsynced,
 ];
 
 impl Act {
@@ -109,6 +112,8 @@ pub struct Ready {
     pub other_token: Option<Token>,
     /// Every record.
     pub before: BTreeMap<Key, State>,
+    /// What a power cut may make of a record though nobody touches it: it is not durable yet.
+    pub fading: BTreeMap<Key, State>,
     /// The highest fence granted.
     pub fence: Fence,
 }
@@ -141,6 +146,7 @@ impl Case {
             token: None,
             other_token: None,
             before: BTreeMap::new(),
+            fading: BTreeMap::new(),
             fence: Fence(0),
         };
         if self.act == Act::Init {
@@ -160,6 +166,9 @@ impl Case {
             ready.machine.set_disk(ready.machine.disk().settled());
         }
         let engine = open(&mended.world(&ready.machine, 0)).expect("opens");
+        if self.act == Act::OverUnsynced {
+            Self::kill_before_sync(&mut ready, &engine);
+        }
         ready.before = read_all(&engine).expect("reads").into_iter().collect();
         ready
     }
@@ -212,6 +221,22 @@ impl Case {
         ready.fence = highest;
     }
 
+    /// Somebody claims the first target alone, and is killed between the rename and the sync.
+    fn kill_before_sync(ready: &mut Ready, engine: &dyn Engine) {
+        let history = History::default();
+        let machine = ready.machine.clone();
+        machine.start_recording();
+        let one = ready.numbers.get(..1).expect("a target");
+        let claimed =
+            verbs("dead", &machine, &history, engine, None).claim(&request("dead", one, 5.0));
+        ready.fence = claimed.token.expect("granted").fence().expect("ours");
+        let points = machine.stop_recording();
+        let cut = points.iter().rposition(|point| point.label.starts_with("SyncDir"));
+        machine.set_disk(points[cut.expect("a directory sync")].disk.clone());
+        machine.advance(Duration::from_mins(1));
+        ready.fading.insert(keys(&group(one))[0], State::vacant());
+    }
+
     /// Takes the shard of the first target away, with everything in it.
     fn remove_shard(ready: &Ready) {
         let world = ready.machine.world(0);
@@ -244,7 +269,7 @@ impl Case {
         let key = Key::work(item.id());
         match self.act {
             Act::Init => unreachable!("there is no engine before a table"),
-            Act::Claim | Act::FenceRaise | Act::MakeShard | Act::TakeOver => {
+            Act::Claim | Act::FenceRaise | Act::MakeShard | Act::TakeOver | Act::OverUnsynced => {
                 verbs.claim(&request("new", &ready.numbers, 1e6)).fate
             }
             Act::Heartbeat => verbs.heartbeat(&held, token()).fate,

@@ -26,6 +26,14 @@ pub const KNOWN: &[Known] = &[
         signs: &["Init", "the same call again", "is not a table"],
     },
     Known {
+        name: "an intent about a state that is not durable tears its group in a power cut",
+        signs: &["OverUnsynced", "members are new"],
+    },
+    Known {
+        name: "an intent that is seen but not durable is finished, and a power cut leaves half",
+        signs: &["> kill, met at", "members are new"],
+    },
+    Known {
         name: "a shard directory that a dead process made is used before it is durable",
         signs: &["MakeShard", "the same call again", "an acknowledged state"],
     },
