@@ -86,7 +86,8 @@ fn explore(
     for (number, (place, wrong)) in tried.violations.iter().enumerate() {
         if number == 0 {
             let kept = keep(context, name, &recording, *place, wrong)?;
-            violations.push(format!("{wrong} (after operation {place}; log kept in {})", kept.display()));
+            violations
+                .push(format!("{wrong} (after operation {place}; log kept in {})", kept.display()));
         } else {
             violations.push(format!("{wrong} (after operation {place})"));
         }
@@ -126,8 +127,17 @@ pub(crate) fn make_fs(fs: &str, device: &Path) -> Result<(), Trouble> {
         "ext4" => command(
             "mkfs.ext4",
             &[
-                "-q", "-F", "-b", "4096", "-J", "size=4", "-N", "512", "-E",
-                "lazy_itable_init=0,lazy_journal_init=0", &device,
+                "-q",
+                "-F",
+                "-b",
+                "4096",
+                "-J",
+                "size=4",
+                "-N",
+                "512",
+                "-E",
+                "lazy_itable_init=0,lazy_journal_init=0",
+                &device,
             ],
         ),
         "xfs" => command("mkfs.xfs", &["-q", "-f", "--unsupported", "-s", "size=4096", &device]),
@@ -144,12 +154,15 @@ pub(crate) struct Mounted {
     _fuse: Held,
     pub(crate) device: BlockDevice,
     pub(crate) dir: PathBuf,
-    pub(crate) loop_device: PathBuf,
 }
 
 impl Mounted {
     /// Makes one with a table on it.
-    pub(crate) fn new(context: &Context, fs: &str, durability: Durability) -> Result<Self, Trouble> {
+    pub(crate) fn new(
+        context: &Context,
+        fs: &str,
+        durability: Durability,
+    ) -> Result<Self, Trouble> {
         let fuse = context.dir("blockdev")?;
         let device = BlockDevice::mount(&fuse, disk_bytes(fs))?;
         let fuse = Held::new(Resource::Mount(fuse));
@@ -159,10 +172,10 @@ impl Mounted {
         rustix::mount::mount(&loop_device, &dir, fs, MountFlags::empty(), None)
             .map_err(std::io::Error::from)?;
         let mount = Some(Held::new(Resource::Mount(dir.clone())));
-        let mounted = Self { mount, _loop: attached, _fuse: fuse, device, dir, loop_device };
+        let mounted = Self { mount, _loop: attached, _fuse: fuse, device, dir };
         let init = match durability {
             Durability::Group => "init-group",
-            _ => "init-record",
+            Durability::Record => "init-record",
         };
         weak::finish(&mut [weak::work(context, &mounted.store(), None, &["--plan", init])?])?;
         command("sync", &["-f", &mounted.dir.to_string_lossy()])?;
@@ -196,8 +209,16 @@ pub(crate) fn record(
     for (number, plan) in processes.iter().enumerate() {
         let number = number.to_string();
         let arguments = [
-            "--plan", plan, "--process", &number, "--seed", &seed, "--calls", calls,
-            "--drop-sync", &drop_sync,
+            "--plan",
+            plan,
+            "--process",
+            &number,
+            "--seed",
+            &seed,
+            "--calls",
+            calls,
+            "--drop-sync",
+            &drop_sync,
         ];
         let control = mounted.device.control();
         running.push(weak::work(context, &mounted.store(), Some(&control), &arguments)?);
@@ -258,7 +279,7 @@ pub(crate) fn try_states(
                 continue;
             }
             // An acknowledgement makes more of the subsets wrong.
-            Some(Op::Mark(_)) | Some(Op::Flush) | None => {}
+            Some(Op::Mark(_) | Op::Flush) | None => {}
         }
         tried.largest = tried.largest.max(epoch.len());
         let whole = epoch.len() < 20 && 1_usize << epoch.len() <= cap;
@@ -339,7 +360,8 @@ fn settle(
         }
     });
     for (digest, recovered) in done.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        tried.unmountable += u64::from(recovered.wrong.iter().any(|wrong| wrong.starts_with(UNMOUNTABLE)));
+        tried.unmountable +=
+            u64::from(recovered.wrong.iter().any(|wrong| wrong.starts_with(UNMOUNTABLE)));
         memo.insert(digest, recovered);
     }
     let mut allowed = None;
@@ -385,13 +407,9 @@ impl Bench {
             "btrfs" => Some(c"nobarrier,nodiscard"),
             _ => Some(c"nobarrier"),
         };
-        if let Err(error) = rustix::mount::mount(
-            &self.device,
-            &self.dir,
-            self.fs,
-            MountFlags::empty(),
-            options,
-        ) {
+        if let Err(error) =
+            rustix::mount::mount(&self.device, &self.dir, self.fs, MountFlags::empty(), options)
+        {
             return wrong(format!("{UNMOUNTABLE}: {error}"));
         }
         let held = Held::new(Resource::Mount(self.dir.clone()));
@@ -444,9 +462,8 @@ fn discard(device: &std::fs::File, bytes: u64) -> std::io::Result<()> {
     const BLKDISCARD: libc::c_ulong = 0x1277;
     let range: [u64; 2] = [0, bytes];
     // SAFETY: the descriptor is open and the kernel reads two 64-bit numbers, which outlive the call.
-    let done = unsafe {
-        libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(device), BLKDISCARD, range.as_ptr())
-    };
+    let done =
+        unsafe { libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(device), BLKDISCARD, range.as_ptr()) };
     if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 

@@ -40,7 +40,7 @@ pub(crate) enum Fault {
 
 const DISK: u64 = 2;
 const CONTROL: u64 = 3;
-const TTL: Duration = Duration::from_secs(3600);
+const TTL: Duration = Duration::from_hours(1);
 
 #[derive(Debug, Default)]
 struct State {

@@ -44,20 +44,19 @@ fn on(context: &Context, fs: &'static str) -> Result<Row, Trouble> {
     let mut bench = Bench::new(context, fs)?;
     let mut endings: BTreeMap<String, u64> = BTreeMap::new();
     let step = if context.args.ci { 37 } else { 3 };
-    let kinds: [(&str, fn(u64) -> Fault); 3] =
-        [("write", Fault::Write), ("flush", Fault::Flush), ("device gone", Fault::Everything)];
-    let mut open: Vec<(&str, fn(u64) -> Fault)> = kinds.to_vec();
+    let mut open: Vec<Kind> =
+        vec![("write", Fault::Write), ("flush", Fault::Flush), ("device gone", Fault::Everything)];
     let mut number = 2;
     while !open.is_empty() {
         let mut still = Vec::new();
-        for (kind, fault) in open {
+        for (kind, make) in open {
             if context.is_over() {
                 row.notes.push(format!("the time ran out before {kind} {number}"));
                 continue;
             }
-            let fault = fault(number);
+            let fault = make(number);
             let Some(run) = one(context, fs, &mut bench, fault, false)? else { continue };
-            still.push((kind, kinds_of(kind, &kinds)));
+            still.push((kind, make));
             row.states += 1;
             row.distinct += 1;
             for ending in run.endings {
@@ -72,7 +71,7 @@ fn on(context: &Context, fs: &'static str) -> Result<Row, Trouble> {
     }
     // The canary: a program that syncs again after a failure and believes the answer. Not on btrfs,
     // which keeps small files in its trees and stops altogether when it cannot write those.
-    let canary = if fs == "btrfs" { 0 } else { 1 };
+    let canary = u64::from(fs != "btrfs");
     row.planted = canary;
     for number in (2..80 * canary).step_by(2) {
         if context.is_over() && number > 40 {
@@ -95,9 +94,8 @@ fn on(context: &Context, fs: &'static str) -> Result<Row, Trouble> {
     Ok(row)
 }
 
-fn kinds_of(kind: &str, kinds: &[(&str, fn(u64) -> Fault)]) -> fn(u64) -> Fault {
-    kinds.iter().find(|(name, _)| *name == kind).map_or(Fault::Write, |(_, fault)| *fault)
-}
+/// A kind of fault, by the number of the operation that fails.
+type Kind = (&'static str, fn(u64) -> Fault);
 
 struct Run {
     endings: Vec<String>,

@@ -5,8 +5,8 @@
 //! them as well; of zram devices the next run removes those whose maker is gone.
 
 use std::io;
-use std::path::{Path, PathBuf};
 use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -44,13 +44,14 @@ pub(crate) struct Held(u64);
 
 impl Held {
     /// Holds something that was just made.
+    #[expect(clippy::needless_pass_by_value, reason = "it is held from now on")]
     pub(crate) fn new(resource: Resource) -> Self {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         HELD.lock().unwrap().push((id, resource.clone()));
         if CLOSING.load(Ordering::SeqCst) {
             release(&resource);
             // The process is about to end.
-            std::thread::sleep(Duration::from_secs(60));
+            std::thread::sleep(Duration::from_mins(1));
         }
         Self(id)
     }

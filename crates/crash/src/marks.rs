@@ -70,15 +70,6 @@ pub(crate) enum Ending {
     Unknown,
 }
 
-/// A mark as it stands in a log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Mark {
-    /// Calls that are about to be made together.
-    Begin(Vec<u64>),
-    /// Calls that returned together.
-    End(Vec<u64>),
-}
-
 /// Writes marks.
 #[derive(Debug)]
 pub(crate) struct Marks(File);

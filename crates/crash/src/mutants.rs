@@ -19,9 +19,10 @@ use crate::weakfs::Event;
 pub(crate) fn run(context: &Context) -> Result<Vec<Row>, Trouble> {
     let plan = if context.args.ci { "short" } else { "verbs" };
     let mut rows = Vec::new();
-    for (name, durability) in
-        [("each sync dropped, group", Durability::Group), ("each sync dropped, record", Durability::Record)]
-    {
+    for (name, durability) in [
+        ("each sync dropped, group", Durability::Group),
+        ("each sync dropped, record", Durability::Record),
+    ] {
         let recording = weak::record(context, durability, &[plan], "0")?;
         rows.push(on_weak(context, name, &recording)?);
         if durability == Durability::Group && !context.file_systems(&["xfs"]).is_empty() {
@@ -163,8 +164,8 @@ fn syncs(recording: &Recording) -> Vec<Sync> {
             }
             Event::SyncFile { ino } if in_call => {
                 let step = match writes.get(ino) {
-                    Some((0, 512)) if line.contains(".slot") => "retire",
-                    Some((512, _)) if line.contains(".slot") => "abort",
+                    Some((0, 512)) if line.contains("intents/") => "retire",
+                    Some((512, _)) if line.contains("intents/") => "abort",
                     _ => "write",
                 };
                 if step != "retire" {
@@ -199,16 +200,12 @@ fn in_words(mark: &[u8]) -> String {
 fn general(line: &str) -> String {
     let (what, path) = line.rsplit_once(' ').unwrap_or((line, ""));
     let name = path.rsplit('/').next().unwrap_or(path);
-    let kind = if name.len() == 3 && name.bytes().all(|byte| byte.is_ascii_digit()) {
-        "a shard"
-    } else if name.starts_with("fence") {
-        "the fence's temporary"
-    } else if name.ends_with(".tmp") {
-        "a record's temporary"
-    } else if name.ends_with(".slot") {
-        "a slot"
-    } else {
-        name
+    let kind = match name.rsplit_once('.') {
+        None if name.len() == 3 && name.bytes().all(|byte| byte.is_ascii_digit()) => "a shard",
+        Some((stem, "tmp")) if stem.starts_with("fence") => "the fence's temporary",
+        Some((_, "tmp")) => "a record's temporary",
+        Some((_, "slot")) => "a slot",
+        _ => name,
     };
     format!("{what} {kind}")
 }

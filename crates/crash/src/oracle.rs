@@ -112,20 +112,6 @@ impl History {
         self.calls.iter().filter(|call| call.is_done(usize::MAX)).count()
     }
 
-    /// How many calls were acknowledged after this place in the log.
-    pub(crate) fn acknowledged_since(&self, place: usize) -> usize {
-        self.acknowledged() - self.calls.iter().filter(|call| call.is_done(place)).count()
-    }
-
-    /// The errors of calls that failed, not of those that were refused by a rule.
-    pub(crate) fn unknown(&self) -> Vec<String> {
-        let unknown = |call: &Call| match &call.end {
-            Some((_, end)) if end.ending == Ending::Unknown => end.error.clone(),
-            _ => None,
-        };
-        self.calls.iter().filter_map(unknown).collect()
-    }
-
     /// How each call ended, for people.
     pub(crate) fn endings(&self) -> Vec<(Verb, Ending, Option<String>)> {
         let ending = |call: &Call| {

@@ -328,9 +328,7 @@ impl Disk {
             return Vec::new();
         };
         let mut fates: Vec<Vec<usize>> = Vec::new();
-        if !self.is_never_synced(ino) {
-            fates.extend(choices(&vec![FATES; pending.len()], usize::MAX, rng, &mut true));
-        } else {
+        if self.is_never_synced(ino) {
             let len = pending.len();
             let prefix = |count: usize| (0..len).map(|at| usize::from(at < count)).collect();
             fates.extend([prefix(0), prefix(len), prefix(len - 1), prefix(len - 2)]);
@@ -342,6 +340,8 @@ impl Disk {
             for _ in 0..SAMPLES {
                 fates.push((0..len).map(|_| rng.index(FATES)).collect());
             }
+        } else {
+            fates.extend(choices(&vec![FATES; pending.len()], usize::MAX, rng, &mut true));
         }
         let mut found: Vec<Arc<Content>> = Vec::new();
         for fate in fates {
@@ -534,7 +534,9 @@ mod tests {
 
     fn disk(events: &[Event]) -> Disk {
         let mut disk = Disk::new();
-        events.iter().for_each(|event| disk.apply(event));
+        for event in events {
+            disk.apply(event);
+        }
         disk
     }
 

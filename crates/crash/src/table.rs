@@ -57,7 +57,6 @@ pub(crate) fn make(root: &Path, durability: Durability) -> Result<(), String> {
 }
 
 /// An error with what caused it.
-#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 pub(crate) fn chain(error: impl std::error::Error) -> String {
     chain_of(&error)
 }
@@ -238,7 +237,8 @@ fn try_recover(
     // The next claim takes a group over, long after every lease ran out: the same group for the same
     // disk, and every target over many disks.
     let later = Timestamp::from_seconds(4e9).map_err(chain)?;
-    let first = recovered.table.values().fold(0_u64, |sum, seen| sum.wrapping_add(seen.updated)) as usize % TAKEN;
+    let sum = recovered.table.values().fold(0_u64, |sum, seen| sum.wrapping_add(seen.updated));
+    let first = usize::try_from(sum % TAKEN as u64).unwrap_or(0);
     let step = everything.len() / TAKEN;
     let taken: Vec<u64> =
         (0..TAKEN).map(|member| everything[(first + member * step) % everything.len()]).collect();

@@ -6,6 +6,7 @@
 //! recovered once more on a weak file system, and that recovery is cut off in turn.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -72,7 +73,7 @@ pub(crate) fn record(
     let store = dir.join("table");
     let init = match durability {
         Durability::Group => "init-group",
-        _ => "init-record",
+        Durability::Record => "init-record",
     };
     finish(&mut [work(context, &store, None, &["--plan", init])?])?;
     fs.settle();
@@ -402,7 +403,7 @@ fn keep(
     for (at, event) in recording.log.iter().enumerate().take(place + 1) {
         let line = describe(event, &mut names);
         if at >= recording.start.saturating_sub(1) {
-            text.push_str(&format!("{at:6} {line}\n"));
+            let _ = writeln!(text, "{at:6} {line}");
         }
     }
     std::fs::write(dir.join("log.txt"), text)?;

@@ -44,7 +44,7 @@ pub(crate) enum Event {
 pub(crate) const ROOT: u64 = 1;
 const CONTROL: u64 = 2;
 const CONTROL_NAME: &str = ".control";
-const TTL: Duration = Duration::from_secs(3600);
+const TTL: Duration = Duration::from_hours(1);
 
 #[derive(Clone, Debug)]
 enum Node {

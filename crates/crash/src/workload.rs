@@ -468,7 +468,7 @@ impl Session {
                 }
                 92..=95 => {
                     item += 1;
-                    self.work(item, choice % 2 == 0)?;
+                    self.work(item, choice.is_multiple_of(2))?;
                 }
                 _ => self.pause(5),
             }
