@@ -45,6 +45,7 @@ impl Campaign {
     }
 
     /// A campaign on seeds that are there already.
+    #[cfg(feature = "real-campaign")]
     pub(crate) fn on(seeds: PathBuf) -> Self {
         let mut campaign = Self::new();
         campaign.seeds = seeds;
@@ -152,12 +153,21 @@ impl Campaign {
         u32::try_from(start["pid"].as_u64().unwrap()).unwrap()
     }
 
-    /// Targets that are leased at this moment, with their tokens.
+    /// Targets under a live lease at this moment, with their tokens. What has run out is free, whether
+    /// or not somebody has taken it over yet.
     pub(crate) fn leased(&self) -> Vec<(u64, String)> {
         let table = ringfence::Store::open_read_only(self.dir().join("store")).unwrap().targets();
-        let listing = table.list(None).unwrap();
-        let records = listing.leases.iter().map(|listed| listed.state.record().unwrap());
-        records.map(|record| (record.target.get(), record.holder.token.to_string())).collect()
+        let mut leased = Vec::new();
+        for listed in table.list(None).unwrap().leases {
+            match listed.state {
+                ringfence::LeaseState::Active(record) => {
+                    leased.push((record.target.get(), record.holder.token.to_string()));
+                }
+                ringfence::LeaseState::Expired(_) => {}
+                ringfence::LeaseState::Corrupt(damage) => panic!("{damage}"),
+            }
+        }
+        leased
     }
 
     /// The status of every work item by id.
