@@ -45,12 +45,13 @@ pub(crate) fn run(context: &Context) -> Result<Vec<Row>, Trouble> {
     let ci = context.args.ci;
     let calls = if ci { "20" } else { "60" };
     let plans = [
+        ("binary, 1 at a time, group", Durability::Group, &["binary"][..]),
         ("verbs, 1 process, group", Durability::Group, &["verbs"][..]),
         ("verbs, 1 process, record", Durability::Record, &["verbs"][..]),
         ("mixed, 4 processes, group", Durability::Group, &["mixed"; 4][..]),
         ("mixed, 4 processes, record", Durability::Record, &["mixed"; 4][..]),
     ];
-    let share = context.deadline.saturating_duration_since(Instant::now()) / 4;
+    let share = context.deadline.saturating_duration_since(Instant::now()) / 5;
     for (name, durability, processes) in plans {
         let mut context = context.clone();
         context.deadline = Instant::now() + share;
@@ -111,6 +112,7 @@ pub(crate) fn work(
 ) -> Result<Process, Trouble> {
     let mut command = Command::new(&context.own);
     command.arg("work").arg("--store").arg(store).args(arguments).stdin(Stdio::null());
+    command.arg("--binary").arg(&context.binary);
     if let Some(control) = control {
         command.arg("--control").arg(control);
     }

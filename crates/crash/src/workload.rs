@@ -1,4 +1,6 @@
-//! One process of a workload: calls of the library, each between two marks.
+//! One process of a workload: calls of the library or the binary, each between two marks.
+
+mod commands;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -41,6 +43,9 @@ pub(crate) struct Args {
     /// Leave out the N-th sync
     #[arg(long, default_value = "0")]
     pub(crate) drop_sync: u64,
+    /// The binary, for the plan that runs it
+    #[arg(long)]
+    pub(crate) binary: Option<PathBuf>,
     /// Make a sync that failed again, and believe the second answer
     #[arg(long)]
     pub(crate) retry_sync: bool,
@@ -57,6 +62,8 @@ pub(crate) enum Plan {
     Verbs,
     /// One call of each verb on a pair and a triple: few writes, for slow file systems
     Short,
+    /// Every verb by the binary, one process for each call
+    Binary,
     /// Random calls on overlapping groups
     Mixed,
     /// Open the table in the boot after a power cut, which recovers it
@@ -75,6 +82,9 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Plan::InitRecord => table::make(&args.store, Durability::Record),
         Plan::Verbs => Session::open(args).and_then(|mut session| session.verbs()),
         Plan::Short => Session::open(args).and_then(|mut session| session.short()),
+        Plan::Binary => {
+            Session::open(args).and_then(|mut session| commands::run(&mut session, args))
+        }
         Plan::Mixed => Session::open(args).and_then(|mut session| session.mixed(args)),
         Plan::Recover => {
             let world = table::world(table::AFTER);
