@@ -18,10 +18,6 @@ pub const KNOWN: &[Known] = &[
         signs: &["BeginCommit", "the same call again", "an acknowledged state"],
     },
     Known {
-        name: "a torn audit line swallows the next one",
-        signs: &["ForceRelease", "the next force-release has no readable audit line"],
-    },
-    Known {
         name: "init acknowledges a table whose description is not durable yet",
         signs: &["Init", "the same call again", "is not a table"],
     },
