@@ -87,7 +87,8 @@ impl Context {
     pub(crate) fn share(&self, layer: &str, layers: usize) -> Self {
         let seconds = self.args.seconds.unwrap_or(match (self.args.ci, layers) {
             (true, _) => 60,
-            (false, _) if layer == "weak" => 240,
+            (false, _) if layer == "weak" => 300,
+            (false, _) if layer == "mutants" => 600,
             (false, _) => 180,
         });
         Self { deadline: Instant::now() + Duration::from_secs(seconds), ..self.clone() }

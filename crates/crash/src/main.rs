@@ -107,28 +107,27 @@ fn run(args: &Args, layers: &[&str]) -> ExitCode {
         return context::unavailable(&trouble);
     }
     let guard = guard::install();
-    let report = layers_of(args, layers);
+    let mut report = Report::default();
+    let done = layers_of(args, layers, &mut report);
     drop(guard);
     let leftovers = guard::leftovers();
     for left in &leftovers {
         eprintln!("left behind: {left}");
     }
-    match report {
-        Ok(report) => {
-            report.print(args.json);
-            if report.passed() && leftovers.is_empty() {
-                ExitCode::SUCCESS
-            } else {
-                ExitCode::FAILURE
-            }
-        }
+    if !report.rows.is_empty() {
+        report.print(args.json);
+    }
+    match done {
+        Ok(()) if report.passed() && leftovers.is_empty() => ExitCode::SUCCESS,
+        Ok(()) => ExitCode::FAILURE,
+        // What was tried before counts all the same.
+        Err(_) if !report.rows.iter().all(report::Row::passed) => ExitCode::FAILURE,
         Err(trouble) => context::unavailable(&trouble),
     }
 }
 
-fn layers_of(args: &Args, layers: &[&str]) -> Result<Report, Trouble> {
+fn layers_of(args: &Args, layers: &[&str], report: &mut Report) -> Result<(), Trouble> {
     let context = Context::new(args)?;
-    let mut report = Report::default();
     for layer in layers {
         let context = context.share(layer, layers.len());
         let rows = match *layer {
@@ -146,5 +145,5 @@ fn layers_of(args: &Args, layers: &[&str]) -> Result<Report, Trouble> {
             report.rows.push(row);
         }
     }
-    Ok(report)
+    Ok(())
 }
