@@ -2,7 +2,8 @@
 //!
 //! Each thing is held by a guard that removes it when dropped, in a panic too. INT, TERM and HUP
 //! remove all of it, newest first. Mounts are in a namespace of this process alone, so a KILL removes
-//! them as well; of zram devices the next run removes those whose maker is gone.
+//! them as well; loop and zram devices have notes, by which the next run removes what a maker that is
+//! gone has left.
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -35,7 +36,10 @@ pub(crate) enum Resource {
 static HELD: Mutex<Vec<(u64, Resource)>> = Mutex::new(Vec::new());
 static NEXT: AtomicU64 = AtomicU64::new(0);
 static CLOSING: AtomicBool = AtomicBool::new(false);
-const ZRAM_NOTES: &str = "/run/ringfence-crash";
+/// Held while something is made that a note must tell of; never while this process is replaced.
+static MAKING: Mutex<()> = Mutex::new(());
+/// One file per device, named like it, with the number of the process that made it.
+const NOTES: &str = "/run/ringfence-crash";
 
 /// Removes its resource when dropped.
 #[must_use = "what is not held is removed at once"]
@@ -86,6 +90,7 @@ fn release(resource: &Resource) {
         Resource::Loop(device) => {
             // One that is gone already, because its last user left, is an error here and fine.
             let _ = command("losetup", &["-d", &device.to_string_lossy()]);
+            forget(&device.file_name().unwrap_or_default().to_string_lossy());
         }
         Resource::Zram(number) => remove_zram(*number),
         Resource::Process(pid) => {
@@ -107,7 +112,8 @@ pub(crate) struct Guard(());
 /// Handles INT, TERM and HUP, and removes what an earlier run that was killed has left.
 pub(crate) fn install() -> Guard {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-    sweep_zram();
+    sweep(|maker| !Path::new(&format!("/proc/{maker}")).exists());
+    sweep_dirs();
     if let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]) {
         std::thread::spawn(move || {
             if let Some(signal) = signals.forever().next() {
@@ -124,6 +130,7 @@ pub(crate) fn install() -> Guard {
 
 /// Becomes a process that only clears up: no other thread may make anything new meanwhile.
 fn hand_over(signal: i32) -> io::Error {
+    let _making = MAKING.lock();
     let held = HELD.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
     let own = match std::env::current_exe() {
         Ok(own) => own,
@@ -148,7 +155,21 @@ pub(crate) struct ClearArgs {
 pub(crate) fn clear(args: &ClearArgs) -> ExitCode {
     let resources = args.held.iter().filter_map(|word| Resource::from_word(word));
     *HELD.lock().unwrap() = resources.map(|resource| (0, resource)).collect();
+    // A thread may have mounted something and not come to hold it.
+    let own = Scratch::place();
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mut points: Vec<PathBuf> = mounts
+        .lines()
+        .filter_map(|line| line.split(' ').nth(1))
+        .map(PathBuf::from)
+        .filter(|point| point.starts_with(&own) && *point != own)
+        .collect();
+    let mut held = HELD.lock().unwrap();
+    points.retain(|point| !held.iter().any(|(_, held)| *held == Resource::Mount(point.clone())));
+    held.extend(points.into_iter().map(|point| (0, Resource::Mount(point))));
+    drop(held);
     release_all();
+    sweep(|maker| maker == std::process::id());
     eprintln!("interrupted; everything is removed");
     ExitCode::from(u8::try_from(128 + args.signal).unwrap_or(1))
 }
@@ -215,16 +236,15 @@ pub(crate) fn leftovers() -> Vec<String> {
             left.push(format!("{} on {}", entry.file_name().to_string_lossy(), backing.trim()));
         }
     }
-    for (number, maker) in zram_notes() {
-        if maker == std::process::id() {
-            left.push(format!("zram{number}"));
-        }
-    }
+    let notes = notes().into_iter().filter(|(_, maker)| *maker == std::process::id());
+    left.extend(notes.map(|(device, _)| device));
     if Path::new(&*own).exists() {
         left.push(format!("directory {own}"));
     }
     left
 }
+
+const PLACE: &str = "ringfence-crash-";
 
 /// A tmpfs of this run's own.
 #[derive(Debug)]
@@ -235,7 +255,7 @@ pub(crate) struct Scratch {
 
 impl Scratch {
     fn place() -> PathBuf {
-        std::env::temp_dir().join(format!("ringfence-crash-{}", std::process::id()))
+        std::env::temp_dir().join(format!("{PLACE}{}", std::process::id()))
     }
 
     /// Makes and mounts it.
@@ -306,20 +326,22 @@ impl Drop for Process {
 /// Attaches a file to a free loop device with sectors of 4,096 bytes.
 pub(crate) fn attach_loop(file: &Path) -> Result<(PathBuf, Held), Trouble> {
     let file = file.to_string_lossy();
+    let _making = MAKING.lock();
     let device = command("losetup", &["--find", "--show", "--sector-size", "4096", &file])?;
     let device = PathBuf::from(device);
+    note(&device.file_name().unwrap_or_default().to_string_lossy())?;
     let held = Held::new(Resource::Loop(device.clone()));
     Ok((device, held))
 }
 
 /// Makes a zram device of so many bytes.
 pub(crate) fn make_zram(bytes: u64) -> Result<(PathBuf, Held), Trouble> {
+    let _making = MAKING.lock();
     let number: u32 = std::fs::read_to_string("/sys/class/zram-control/hot_add")?
         .trim()
         .parse()
         .map_err(|_| Trouble::Failed("zram hot_add gave no number".to_owned()))?;
-    std::fs::create_dir_all(ZRAM_NOTES)?;
-    std::fs::write(format!("{ZRAM_NOTES}/{number}"), std::process::id().to_string())?;
+    note(&format!("zram{number}"))?;
     let held = Held::new(Resource::Zram(number));
     std::fs::write(format!("/sys/block/zram{number}/disksize"), bytes.to_string())?;
     Ok((PathBuf::from(format!("/dev/zram{number}")), held))
@@ -336,26 +358,48 @@ fn remove_zram(number: u32) {
     }
     let _ = std::fs::write("/sys/class/zram-control/hot_remove", number.to_string());
     if !Path::new(&format!("/sys/block/zram{number}")).exists() {
-        let _ = std::fs::remove_file(format!("{ZRAM_NOTES}/{number}"));
-        let _ = std::fs::remove_dir(ZRAM_NOTES);
+        forget(&format!("zram{number}"));
     }
 }
 
-fn zram_notes() -> Vec<(u32, u32)> {
-    let entries = std::fs::read_dir(ZRAM_NOTES).into_iter().flatten().flatten();
+fn note(device: &str) -> io::Result<()> {
+    std::fs::create_dir_all(NOTES)?;
+    std::fs::write(format!("{NOTES}/{device}"), std::process::id().to_string())
+}
+
+fn forget(device: &str) {
+    let _ = std::fs::remove_file(format!("{NOTES}/{device}"));
+    // Only the last one can.
+    let _ = std::fs::remove_dir(NOTES);
+}
+
+fn notes() -> Vec<(String, u32)> {
+    let entries = std::fs::read_dir(NOTES).into_iter().flatten().flatten();
     entries
         .filter_map(|entry| {
-            let number = entry.file_name().to_str()?.parse().ok()?;
             let maker = std::fs::read_to_string(entry.path()).ok()?.trim().parse().ok()?;
-            Some((number, maker))
+            Some((entry.file_name().to_string_lossy().into_owned(), maker))
         })
         .collect()
 }
 
-fn sweep_zram() {
-    for (number, maker) in zram_notes() {
-        if !Path::new(&format!("/proc/{maker}")).exists() {
-            remove_zram(number);
+/// Removes the devices of some makers.
+fn sweep(of: impl Fn(u32) -> bool) {
+    for (device, _) in notes().into_iter().filter(|(_, maker)| of(*maker)) {
+        match device.strip_prefix("zram").and_then(|number| number.parse().ok()) {
+            Some(number) => remove_zram(number),
+            None => release(&Resource::Loop(Path::new("/dev").join(device))),
+        }
+    }
+}
+
+/// Removes the mount points of runs that were killed; what is not empty stays.
+fn sweep_dirs() {
+    for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let maker = name.to_str().and_then(|name| name.strip_prefix(PLACE)?.parse::<u32>().ok());
+        if maker.is_some_and(|maker| !Path::new(&format!("/proc/{maker}")).exists()) {
+            let _ = std::fs::remove_dir(entry.path());
         }
     }
 }

@@ -182,7 +182,9 @@ fn syncs(recording: &Recording) -> Vec<Sync> {
         match event {
             Event::Mark(mark) => {
                 if dirs.len() > 1 {
-                    dirs.iter().for_each(|&sync| found[sync].is_masked = true);
+                    for &sync in &dirs {
+                        found[sync].is_masked = true;
+                    }
                 }
                 dirs.clear();
                 open.clear();
