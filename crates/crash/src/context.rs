@@ -86,6 +86,7 @@ impl Context {
     /// The same for one of several layers: its time starts now.
     pub(crate) fn share(&self, layer: &str, layers: usize) -> Self {
         let seconds = self.args.seconds.unwrap_or(match (self.args.ci, layers) {
+            (true, _) if layer == "weak" => 90,
             (true, _) => 60,
             (false, _) if layer == "weak" => 300,
             (false, _) if layer == "mutants" => 600,

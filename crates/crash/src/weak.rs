@@ -175,7 +175,7 @@ fn explore(context: &Context, name: &str, recording: &Recording) -> Result<Row, 
     let began = Instant::now();
     let mut memo = Memo::new();
     let limits = Limits {
-        cap: if context.args.ci { 160 } else { 4096 },
+        cap: if context.args.ci { 96 } else { 4096 },
         states: context.args.states.unwrap_or(u64::MAX),
         first: false,
         kills: true,
