@@ -17,7 +17,7 @@ use ringfence_model::{Entry, Key, Space};
 use crate::engine::FilesEngine;
 use crate::intent::{Member, Recovered, Standing, standing_intents};
 use crate::layout::NameKind;
-use crate::{locks, read};
+use crate::{locks, probe, read};
 
 /// What a check found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -184,13 +184,22 @@ impl FilesEngine {
         report: &mut CheckReport,
         repair: bool,
     ) -> Result<(), CheckError> {
-        let is_file = self.world.fs.stat(&path).is_ok_and(|stat| stat.kind == FileKind::File);
-        if repair && is_file {
-            let fail = |source| StorageError::new("remove", path.display(), source);
-            self.world.fs.unlink(&path).map_err(fail)?;
-            report.removed.push(path);
-        } else {
-            report.findings.push(Finding::Temporary(path));
+        let fs = &self.world.fs;
+        let fail = |source| StorageError::new("remove", path.display(), source);
+        match fs.stat(&path).map(|stat| stat.kind) {
+            Ok(FileKind::File) if repair => {
+                fs.unlink(&path).map_err(fail)?;
+                report.removed.push(path);
+            }
+            // What a probe left that was killed.
+            Ok(FileKind::Dir) if repair && probe::is_place(&path) => {
+                for name in self.names(&path)? {
+                    fs.unlink(&path.join(name.name)).map_err(fail)?;
+                }
+                fs.rmdir(&path).map_err(fail)?;
+                report.removed.push(path);
+            }
+            _ => report.findings.push(Finding::Temporary(path)),
         }
         Ok(())
     }

@@ -13,7 +13,10 @@
 //!     be replayed over newer records. While retiring fails, the intent stays valid and whoever
 //!     meets one of its members finishes it first.
 //! I4. *Images only.* Recovery changes a record only where its bytes equal one of the intent's two
-//!     images; anything else is left alone and reported.
+//!     images, or are what a power cut brought back from before them (see [`recover`]: nothing, or a
+//!     lease of ours under a fence not above theirs); anything else is left alone and reported.
+//! I7. *Durable before use.* Recovery syncs a slot before it changes a record: an intent may be
+//!     visible whose writer died before its sync.
 //! I5. *One finisher.* A slot's lock is held by its writer until the intent is retired, or by the one
 //!     who recovers it. An intent is finished by others only under that lock, so never while its
 //!     writer lives.

@@ -104,7 +104,7 @@ impl FilesEngine {
             return Self::existing(world, root, options)?.ok_or(error);
         }
         // Before the first lock call of this process, which may never return.
-        probe::ensure(world, root)?;
+        probe::ensure(world, root, "")?;
         let parent = root.parent().filter(|parent| *parent != Path::new(""));
         let parent = parent.unwrap_or(Path::new("."));
         world.fs.sync_dir(parent).map_err(|source| storage("sync directory", parent, source))?;
@@ -135,6 +135,7 @@ impl FilesEngine {
         let line = meta.to_line();
         steps::durable_replace(&*world.fs, &temp, &path, line.as_bytes(), FILE_MODE)
             .map_err(|source| storage("write", &path, source))?;
+        probe::remember(world, root, &meta.table);
         drop(gate);
         let (world, tuning) = (world.clone(), Tuning::default());
         Ok(Self { world, layout, meta, tuning, read_only: false })
@@ -164,7 +165,7 @@ impl FilesEngine {
     /// Opens a table for every operation.
     pub fn open(world: &World, root: &Path, tuning: Tuning) -> Result<Self, OpenError> {
         let engine = Self { tuning, read_only: false, ..Self::open_read_only(world, root)? };
-        probe::ensure(world, engine.root())?;
+        probe::ensure(world, engine.root(), &engine.meta.table)?;
         if engine.meta.durability == Durability::Group {
             let deadline = world.clock.deadline(GATE_PATIENCE);
             match engine.recover(None, deadline) {

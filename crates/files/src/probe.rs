@@ -116,6 +116,12 @@ pub fn run(world: &World, dir: &Path) -> Result<Probe, ProbeError> {
     Ok(Probe { dir: dir.to_owned(), mount, steps })
 }
 
+/// Whether a directory is one that a probe makes.
+pub(crate) fn is_place(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.strip_prefix(".probe-").is_some_and(|rest| rest.strip_suffix(".tmp").is_some())
+}
+
 /// Tries the steps until one fails; the rest stays unverified.
 fn try_all(world: &World, place: &Path) -> BTreeMap<ProbeStep, Verdict> {
     use ProbeStep as S;
@@ -214,14 +220,15 @@ fn expect_child(seen: ChildLock, expected: ChildLock) -> io::Result<Option<Strin
     })
 }
 
-/// Probes the table's directory unless this host has seen it succeed since boot.
-pub fn ensure(world: &World, root: &Path) -> Result<(), ProbeError> {
+/// Probes the table's directory unless this host has seen it succeed, for this table, since boot.
+///
+/// Whoever probes also syncs the directory: the maker of the table may have died before the name of
+/// its description was durable.
+pub fn ensure(world: &World, root: &Path, table: &str) -> Result<(), ProbeError> {
     let fail = |source| ProbeError::Io { dir: root.to_owned(), source };
-    let mount = world.fs.mount_type(root).map_err(fail)?;
+    let mine = Seen::now(world, root, table).map_err(fail)?;
     let cache = root.join("probe.json");
-    let mut known = read_cache(world, &cache);
-    let mine = world.host.boot.as_ref().map(|boot| (Arc::clone(boot), mount));
-    if mine.is_some() && known.get(&*world.host.name) == mine.as_ref() {
+    if mine.is_some() && read_cache(world, &cache).get(&*world.host.name) == mine.as_ref() {
         return Ok(());
     }
     let probe = run(world, root)?;
@@ -233,18 +240,41 @@ pub fn ensure(world: &World, root: &Path) -> Result<(), ProbeError> {
             why,
         });
     }
-    if let Some(mine) = mine {
-        known.insert(world.host.name.to_string(), mine);
-        // The directory can carry the protocol whether or not that can be remembered.
-        let _ = write_cache(world, &cache, &known);
-    }
+    world.fs.sync_dir(root).map_err(fail)?;
+    remember(world, root, table);
     Ok(())
+}
+
+/// Remembers a success. The directory can carry the protocol whether or not that works.
+pub(crate) fn remember(world: &World, root: &Path, table: &str) {
+    let Ok(Some(mine)) = Seen::now(world, root, table) else { return };
+    let cache = root.join("probe.json");
+    let mut known = read_cache(world, &cache);
+    known.insert(world.host.name.to_string(), mine);
+    let _ = write_cache(world, &cache, &known);
+}
+
+/// What a host has seen: a success is worth nothing in another boot, on another kind of file system,
+/// or for another table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    boot: Arc<str>,
+    mount: String,
+    table: String,
+}
+
+impl Seen {
+    fn now(world: &World, root: &Path, table: &str) -> io::Result<Option<Self>> {
+        let mount = world.fs.mount_type(root)?;
+        let boot = world.host.boot.clone();
+        Ok(boot.map(|boot| Self { boot, mount, table: table.to_owned() }))
+    }
 }
 
 /// Hosts remembered at most; more only means that some of them probe more often.
 const HOSTS: usize = 64;
 
-type Cache = BTreeMap<String, (Arc<str>, String)>;
+type Cache = BTreeMap<String, Seen>;
 
 /// Anything unreadable is no memory: the probe is made again.
 fn read_cache(world: &World, path: &Path) -> Cache {
@@ -256,9 +286,10 @@ fn read_cache(world: &World, path: &Path) -> Cache {
             .into_iter()
             .map(|(host, seen)| {
                 let mut seen = Fields::parse_raw("host", &seen).ok()?;
-                let boot: Arc<str> = seen.required("boot").ok()?;
-                let mount: Arc<str> = seen.required("mount").ok()?;
-                Some((host, (boot, mount.to_string())))
+                let mut text = |name| seen.required::<Arc<str>>(name).ok();
+                let (boot, mount, table) = (text("boot")?, text("mount")?, text("table")?);
+                let (mount, table) = (mount.to_string(), table.to_string());
+                Some((host, Seen { boot, mount, table }))
             })
             .collect()
     };
@@ -270,8 +301,12 @@ fn write_cache(world: &World, path: &Path, known: &Cache) -> io::Result<()> {
     let hosts: BTreeMap<&str, String> = known
         .iter()
         .skip(first)
-        .map(|(host, (boot, mount))| {
-            let fields = [("boot", json::quoted(boot)), ("mount", json::quoted(mount))];
+        .map(|(host, seen)| {
+            let fields = [
+                ("boot", json::quoted(&seen.boot)),
+                ("mount", json::quoted(&seen.mount)),
+                ("table", json::quoted(&seen.table)),
+            ];
             let line = json::object_line(&fields.into_iter().collect());
             (host.as_str(), line.trim_end().to_owned())
         })

@@ -12,28 +12,10 @@ pub struct Known {
 }
 
 /// Every known defect.
-pub const KNOWN: &[Known] = &[
-    Known {
-        name: "a repeated begin-commit is acknowledged before the first one is durable",
-        signs: &["BeginCommit", "the same call again", "an acknowledged state"],
-    },
-    Known {
-        name: "init acknowledges a table whose description is not durable yet",
-        signs: &["Init", "the same call again", "is not a table"],
-    },
-    Known {
-        name: "an intent about a state that is not durable tears its group in a power cut",
-        signs: &["OverUnsynced", "members are new"],
-    },
-    Known {
-        name: "an intent that is seen but not durable is finished, and a power cut leaves half",
-        signs: &["> kill, met at", "members are new"],
-    },
-    Known {
-        name: "a shard directory that a dead process made is used before it is durable",
-        signs: &["MakeShard", "the same call again", "an acknowledged state"],
-    },
-];
+pub const KNOWN: &[Known] = &[Known {
+    name: "a shard directory that a dead process made is used before it is durable",
+    signs: &["MakeShard", "the same call again", "an acknowledged state"],
+}];
 
 /// The known defect that a violation is of.
 pub fn name(violation: &str) -> Option<&'static str> {

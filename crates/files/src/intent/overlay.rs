@@ -5,9 +5,10 @@ use ringfence_env::World;
 use ringfence_model::Key;
 
 use super::codec::{Image, Standing};
+use super::recover::{gives_way, same};
 use super::slot::standing_intents;
 use crate::layout::Layout;
-use crate::read::{self, Before, Stored};
+use crate::read::{self, Stored};
 
 /// Replaces what the records show by what the standing intents decided. Writes nothing.
 ///
@@ -27,12 +28,7 @@ pub(crate) fn overlay(
             };
             let path = layout.record(member.key).record;
             change(member.key, &mut |now| {
-                let undecided = match (&now.before, other) {
-                    (Before::Absent, Image::Absent) => true,
-                    (Before::Bytes(now), Image::Bytes(then)) => now == then,
-                    _ => false,
-                };
-                if !undecided {
+                if same(&now.before, decided) || !gives_way(now, member, other) {
                     return None;
                 }
                 match decided {

@@ -10,16 +10,16 @@ use std::time::Duration;
 
 use ringfence_engine::{Failure, StorageError};
 use ringfence_env::{Deadline, World};
-use ringfence_model::{Audit, Key, Timestamp, json};
+use ringfence_model::{Audit, Entry, Fence, Key, Record, Timestamp, json};
 
-use super::codec::{Image, Standing};
+use super::codec::{Image, Member, Standing};
 use super::slot::{SlotFile, StandingIntent, read_slot, standing_intents};
 use crate::batch::{Barriers, DirectorySyncBatch};
 use crate::layout::{Layout, RecordPaths};
 use crate::locks;
 use crate::mutate::{self, Applied, Step};
 use crate::open::Tuning;
-use crate::read::{self, Before};
+use crate::read::{self, Before, Stored};
 
 /// What recovery did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -103,6 +103,9 @@ fn finish(
         let error = StorageError::new("finish the intent in", path.display(), why);
         return Err(Failure::Untouched(error));
     }
+    // Its writer may have died before its sync. What recovery does must not be undone by a power cut
+    // that takes the decision away.
+    slot.sync().map_err(Failure::Untouched)?;
     let paths: Vec<RecordPaths> =
         found.intent.members.iter().map(|member| layout.record(member.key)).collect();
     let _locks = locks::lock_all(world, layout, &paths, deadline)?;
@@ -126,7 +129,7 @@ fn settle(
     let mut left = Vec::new();
     let mut now = Vec::with_capacity(paths.len());
     for (member, paths) in found.intent.members.iter().zip(paths) {
-        now.push(read::stored(&*world.fs, member.key, &paths.record)?.before);
+        now.push(read::stored(&*world.fs, member.key, &paths.record)?);
     }
     let mut steps = Vec::new();
     let mut settled = Vec::new();
@@ -141,9 +144,9 @@ fn settle(
             }
             _ => None,
         };
-        if same(now, decided) {
+        if same(&now.before, decided) {
             settled.push(paths);
-        } else if !same(now, other) {
+        } else if !gives_way(now, member, other) {
             left.push(paths.record.clone());
         } else {
             let to = match decided {
@@ -151,7 +154,7 @@ fn settle(
                 Image::Absent | Image::Opaque(_) => None,
             };
             let back = matches!(decided, Image::Opaque(_));
-            steps.push(Step { key: member.key, paths, before: now, to, aside, back });
+            steps.push(Step { key: member.key, paths, before: &now.before, to, aside, back });
         }
     }
     // One file sync at a time: recovery is rare, and simple.
@@ -167,7 +170,39 @@ fn settle(
     Ok(left)
 }
 
-fn same(now: &Before, image: &Image) -> bool {
+/// Whether a member that is not in the decided state may be brought into it.
+///
+/// It is in the other one; or a power cut took the image before away, because a call on that one
+/// record died before its directory was synced, and left what stood there earlier: nothing, or a
+/// lease of ours under a fence that is not above the images'. No later call can have made that: it
+/// would have finished the intent first.
+pub(super) fn gives_way(now: &Stored, member: &Member, other: &Image) -> bool {
+    if same(&now.before, other) {
+        return true;
+    }
+    match &now.entry {
+        Entry::Vacant => member.before != Image::Absent,
+        Entry::Present(record) => {
+            let fence = record.holder().token.fence();
+            fence.is_some() && fence <= fence_of(member)
+        }
+        Entry::Damaged(_) => false,
+    }
+}
+
+/// The highest fence in a member's images.
+fn fence_of(member: &Member) -> Option<Fence> {
+    let fence = |image: &Image| match image {
+        Image::Bytes(bytes) => {
+            let record = Record::parse(member.key.space, member.key.id, bytes).ok()?;
+            record.holder().token.fence()
+        }
+        Image::Absent | Image::Opaque(_) => None,
+    };
+    fence(&member.before).max(fence(&member.after))
+}
+
+pub(super) fn same(now: &Before, image: &Image) -> bool {
     match (now, image) {
         (Before::Absent, Image::Absent) | (Before::Opaque, Image::Opaque(_)) => true,
         (Before::Bytes(now), Image::Bytes(then)) => now == then,

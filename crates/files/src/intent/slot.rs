@@ -69,6 +69,13 @@ impl SlotFile {
         self.file.sync_data()
     }
 
+    /// Makes what the slot shows durable.
+    pub(crate) fn sync(&self) -> Result<(), StorageError> {
+        self.file
+            .sync_data()
+            .map_err(|source| StorageError::new("sync the intent in", self.path.display(), source))
+    }
+
     /// Makes the slot's intent invalid, durably. On failure it stands again, as it did.
     pub(crate) fn retire(&mut self, head: &[u8]) -> Result<(), StorageError> {
         let retired = [0; HEAD_BYTES / 2];

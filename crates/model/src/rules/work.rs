@@ -112,8 +112,9 @@ pub fn begin_commit(
             holder: Arc::new(renew(&record.holder, view)),
             ..record.clone()
         })),
+        // Stored once more: the first call may have died before its decision was durable.
         WorkStatus::Committing if record.manifest.as_ref() == Some(manifest) => {
-            Ok(Transition::edits(Vec::new()))
+            Ok(put(record.clone()))
         }
         WorkStatus::Committing => Err(BeginCommitRefused::OtherManifest),
         WorkStatus::Done => Err(BeginCommitRefused::Done),
