@@ -20,7 +20,10 @@ fn times(log: &Log, word: &str) -> Vec<f64> {
 
 #[test]
 fn b60_when_the_store_fails_the_command_is_dead_before_the_next_holders_starts() {
-    assert!(rustix::process::geteuid().is_root(), "a store that fails for one process only needs root");
+    assert!(
+        rustix::process::geteuid().is_root(),
+        "a store that fails for one process only needs root"
+    );
     // The wrapper sees the store through a mount of its own, which becomes read-only for it alone:
     // its contender can claim at the very moment of expiry.
     let bed = Bed::new();
