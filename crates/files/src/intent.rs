@@ -13,7 +13,7 @@
 //!     be replayed over newer records. While retiring fails, the intent stays valid and whoever
 //!     meets one of its members finishes it first.
 //! I4. *Images only.* Recovery changes a record only where its bytes equal one of the intent's two
-//!     images, or are what a power cut brought back from before them (see [`recover`]: nothing, or a
+//!     images, or are what a power cut brought back from before them (see the module `recover`: nothing, or a
 //!     lease of ours under a fence not above theirs); anything else is left alone and reported.
 //! I7. *Durable before use.* Recovery syncs a slot before it changes a record: an intent may be
 //!     visible whose writer died before its sync.
