@@ -6,9 +6,6 @@
 //! | [`block`] | the program and the file system | every subset of every flush epoch of the device |
 //! | [`mutants`] | the same | each sync of each verb left out: the layers above must notice |
 //! | [`eio`] | the same | the device fails a write or a flush |
-//! | [`sweep`] | the binary | each system call killed, and failed |
-//! | [`soak`] | many processes | the file system is cut off, round after round |
-//! | [`resource`] | tiny file systems | no space, no inodes, no quota, short writes |
 //!
 //! Every judgement is made by [`oracle`] from marks that were ordered exactly against the writes.
 //! Everything that a run mounts or starts is in [`guard`], and is gone after it.
@@ -34,11 +31,8 @@ mod mutants;
 mod oracle;
 mod real;
 mod report;
-mod resource;
 mod rng;
-mod soak;
 mod states;
-mod sweep;
 mod table;
 mod weak;
 mod weakfs;
@@ -69,12 +63,6 @@ enum Layer {
     Mutants(Args),
     /// A device that fails a write-back or a flush, under ext4, xfs and btrfs
     Eio(Args),
-    /// Each system call of each verb killed, and failed
-    Sweep(Args),
-    /// Power cuts and kills, round after round
-    Soak(Args),
-    /// No space, no inodes, no quota, short writes
-    Resource(Args),
     /// All of them; with --ci a short fixed form
     All(Args),
     /// One process of a workload (started by the layers)
@@ -93,12 +81,7 @@ fn main() -> ExitCode {
         Layer::Block(args) => run(&args, &["block"]),
         Layer::Mutants(args) => run(&args, &["mutants"]),
         Layer::Eio(args) => run(&args, &["eio"]),
-        Layer::Sweep(args) => run(&args, &["sweep"]),
-        Layer::Soak(args) => run(&args, &["soak"]),
-        Layer::Resource(args) => run(&args, &["resource"]),
-        Layer::All(args) => {
-            run(&args, &["weak", "block", "mutants", "eio", "sweep", "soak", "resource"])
-        }
+        Layer::All(args) => run(&args, &["weak", "block", "mutants", "eio"]),
     }
 }
 
@@ -135,9 +118,6 @@ fn layers_of(args: &Args, layers: &[&str], report: &mut Report) -> Result<(), Tr
             "block" => block::run(&context)?,
             "eio" => eio::run(&context)?,
             "mutants" => mutants::run(&context)?,
-            "sweep" => sweep::run(&context)?,
-            "soak" => soak::run(&context)?,
-            "resource" => resource::run(&context)?,
             other => return Err(Trouble::Missing(format!("the layer {other}"))),
         };
         for row in rows {
