@@ -12,12 +12,17 @@ pub(crate) const USAGE: &str = "\
 usage: cargo xtask test [--list] [--only SUITE]
        cargo xtask campaign [--target libyaml|lz4|giflib] [--seconds N] [--coordinators N]
                             [--arm none|ledger|group] [--frozen] [--json FILE]
+       cargo xtask sim [ARGS..]
+       cargo xtask crash [weak|block|mutants|eio|all] [ARGS..]
 
 test      checks and tests everything; the last line is `N passed, N failed`
 campaign  builds a real program and runs a hybrid campaign on it (default: libyaml, 60 s,
           4 coordinators, group leases)
+sim       simulated crashes of the engine (default: `--exhaustive --quick` in both durabilities);
+          `--seed N` replays one run
+crash     crashes of the real thing on recorded file systems and devices (default: `all`)
 
-Both install the Debian packages they miss, and say so first.";
+All install the Debian packages they miss, and say so first.";
 
 /// The programs a campaign can run on; the first is the default.
 pub(crate) const TARGETS: [&str; 3] = ["libyaml", "lz4", "giflib"];
@@ -39,6 +44,10 @@ pub(crate) enum Task {
     },
     /// Run a campaign.
     Campaign(CampaignOptions),
+    /// Run the simulator with these arguments.
+    Sim(Vec<OsString>),
+    /// Run the crash tools with these arguments.
+    Crash(Vec<OsString>),
 }
 
 /// Options of `cargo xtask campaign`.
@@ -80,6 +89,8 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Task, Us
     match verb.to_str() {
         Some("test") => parse_test(args),
         Some("campaign") => parse_campaign(args),
+        Some("sim") => Ok(Task::Sim(args.collect())),
+        Some("crash") => Ok(Task::Crash(args.collect())),
         Some("help" | "--help" | "-h") => Ok(Task::Help),
         _ => Err(UsageError::UnknownTask(verb)),
     }

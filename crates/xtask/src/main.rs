@@ -11,6 +11,7 @@
 
 mod args;
 mod campaign;
+mod crash;
 mod packages;
 mod process;
 mod suite;
@@ -47,6 +48,8 @@ fn main() -> ExitCode {
         }
         Task::Test { only } => suite::test(&repo, suites::ALL, only.as_deref()),
         Task::Campaign(options) => campaign::campaign(&repo, &options),
+        Task::Sim(arguments) => crash::sim(&repo, &arguments),
+        Task::Crash(arguments) => crash::crash(&repo, &arguments),
     }
 }
 

@@ -1,0 +1,74 @@
+//! `cargo xtask sim` and `cargo xtask crash`: build a test tool, and become it.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use crate::packages;
+use crate::process;
+use crate::target_dir;
+
+/// What the crash tools make file systems with, and trace with.
+const PACKAGES: &[&str] =
+    &["btrfs-progs", "e2fsprogs", "gcc", "mount", "strace", "util-linux", "xfsprogs"];
+
+/// Runs the simulator; without arguments, every crash point in quick form in both durabilities.
+pub(crate) fn sim(repo: &Path, arguments: &[OsString]) -> ExitCode {
+    println!("cargo xtask sim will build the simulator and run it");
+    let built = build(repo, &["--package", "ringfence-sim"]);
+    let tool = target_dir(repo).join("release/ringfence-sim");
+    if !arguments.is_empty() {
+        return built
+            .and_then(|()| become_tool(&tool, arguments))
+            .unwrap_or_else(|reason| failed(&reason));
+    }
+    let both = ["group", "record"].into_iter().map(|durability| {
+        let mut run = Command::new(&tool);
+        run.args(["--exhaustive", "--quick", "--mode", durability]);
+        process::show(run).map_err(|error| error.to_string()).map(|status| status.success())
+    });
+    built.and_then(|()| both.collect::<Result<Vec<_>, _>>()).map_or_else(
+        |reason: String| failed(&reason),
+        |passed| {
+            if passed.contains(&false) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+        },
+    )
+}
+
+/// Runs the crash tools on the real binary; without arguments, all layers.
+pub(crate) fn crash(repo: &Path, arguments: &[OsString]) -> ExitCode {
+    let missing = packages::missing(PACKAGES);
+    let names = missing.as_deref().unwrap_or_default().join(" ");
+    println!("cargo xtask crash will");
+    let none = "install no Debian package: every one is here".to_owned();
+    println!("  {}", if names.is_empty() { none } else { format!("install {names}") });
+    println!("  build ringfence and the crash tools, and run them");
+    println!("  mount file systems of its own, as root, in a mount namespace of its own");
+    let tool = target_dir(repo).join("release/ringfence-crash");
+    let all = [OsString::from("all")];
+    missing
+        .and_then(|missing| packages::install(&missing))
+        .map_err(|error| error.to_string())
+        .and_then(|()| build(repo, &["--package", "ringfence-cli", "--package", "ringfence-crash"]))
+        .and_then(|()| become_tool(&tool, if arguments.is_empty() { &all } else { arguments }))
+        .unwrap_or_else(|reason| failed(&reason))
+}
+
+fn build(repo: &Path, packages: &[&str]) -> Result<(), String> {
+    let mut build = Command::new("cargo");
+    build.args(["build", "--release"]).args(packages).current_dir(repo);
+    let status = process::show(build).map_err(|error| error.to_string())?;
+    if status.success() { Ok(()) } else { Err(format!("the tool does not build ({status})")) }
+}
+
+/// Returns only when the tool cannot be started.
+fn become_tool(tool: &Path, arguments: &[OsString]) -> Result<ExitCode, String> {
+    let mut command = Command::new(tool);
+    command.args(arguments);
+    Err(process::become_command(command).to_string())
+}
+
+fn failed(reason: &str) -> ExitCode {
+    eprintln!("xtask: {reason}");
+    ExitCode::FAILURE
+}
