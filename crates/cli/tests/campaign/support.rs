@@ -148,6 +148,23 @@ impl Campaign {
         }
     }
 
+    /// Waits until a dead attempt is superseded: another coordinator has committed the same item, or has
+    /// removed it, because its own outputs reached meanwhile what the item was for. `true` if committed.
+    pub(crate) fn await_superseded(&self, by: u32, work: &str) -> bool {
+        let began = Instant::now();
+        loop {
+            let committed = |e: &Value| e["event"] == "committed" && e["work"] == work;
+            if self.events(by).iter().any(committed) {
+                return true;
+            }
+            if !self.work().iter().any(|(id, _)| id == work) {
+                return false;
+            }
+            assert!(began.elapsed() < PATIENCE, "{work} stands: {:#?}", self.events(by));
+            pause();
+        }
+    }
+
     pub(crate) fn coordinator(&self, index: u32) -> u32 {
         let start = self.await_event(index, "start", |_| true);
         u32::try_from(start["pid"].as_u64().unwrap()).unwrap()

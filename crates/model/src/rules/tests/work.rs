@@ -345,7 +345,7 @@ fn any_coordinator_finishes_a_committing_item_of_another_program() {
     table.stored.insert(key(), line.into_bytes());
     let token = Token::new("py-1").unwrap();
     let view = table.item_view(5000.0);
-    assert_eq!(table.outcome(begin_commit(&view, &token, &manifest(1))), "unchanged");
+    assert_eq!(table.outcome(begin_commit(&view, &token, &manifest(1))), "committing");
     assert_eq!(table.outcome(complete(&view, &token)), "done");
     let item = table.item();
     assert_eq!((item.generation, item.manifest), (3, Some(manifest(1))));
