@@ -58,6 +58,34 @@ fn b20_errors_for_a_while_are_survived_and_lasting_ones_lose_the_lease_before_it
     drop(keep.stop());
 }
 
+/// B22: no gap between stored heartbeats comes near the ttl while every sync takes 200 ms.
+#[test]
+fn b22_slow_syncs_do_not_stretch_the_gap_between_heartbeats() {
+    let bed = Bed::new();
+    let table = bed.store.targets();
+    let lease = table.claim(&group(&[1]), &Claim::by("a").unwrap().ttl(ttl(1.5))).unwrap();
+    bed.fs.on_call(|call, _| {
+        if call == Call::SyncFile {
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    });
+    let keep = KeepAlive::start(lease, KeepAliveOptions::default()).unwrap();
+    let began = Instant::now();
+    let mut last = None;
+    let mut longest: f64 = 0.0;
+    while began.elapsed() < Duration::from_secs(8) {
+        let listing = bed.other().targets().list(None).unwrap();
+        let updated = listing.leases[0].state.record().unwrap().holder.updated.seconds();
+        longest = longest.max(updated - last.unwrap_or(updated));
+        last = Some(updated);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let status = keep.status();
+    assert!(status.lost.is_none() && status.renewals >= 8, "{status:?}");
+    assert!(longest < 1.5 * 0.6, "{longest} s between stored heartbeats; {status:?}");
+    keep.stop().release().unwrap();
+}
+
 #[test]
 fn a_lease_that_was_taken_away_is_lost_at_the_next_renewal() {
     let bed = Bed::new();
