@@ -149,16 +149,14 @@ impl Campaign {
     }
 
     /// Waits until a dead attempt is superseded: another coordinator has committed the same item, or has
-    /// removed it, because its own outputs reached meanwhile what the item was for. `true` if committed.
-    pub(crate) fn await_superseded(&self, by: u32, work: &str) -> bool {
+    /// removed it, because its own outputs reached meanwhile what the item was for.
+    pub(crate) fn await_superseded(&self, by: u32, work: &str) {
         let began = Instant::now();
         loop {
             let committed = |e: &Value| e["event"] == "committed" && e["work"] == work;
-            if self.events(by).iter().any(committed) {
-                return true;
-            }
-            if !self.work().iter().any(|(id, _)| id == work) {
-                return false;
+            let stands = self.work().iter().any(|(id, _)| id == work);
+            if !stands || self.events(by).iter().any(committed) {
+                return;
             }
             assert!(began.elapsed() < PATIENCE, "{work} stands: {:#?}", self.events(by));
             pause();
