@@ -188,6 +188,25 @@ pub fn adopt_orphans() -> io::Result<()> {
     Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
 }
 
+/// Whether a child that was not reaped yet is in our process group.
+///
+/// Asked of the C library: in a PID namespace whose first process was put there from outside, the
+/// number of a group is 0, which rustix takes for impossible.
+#[expect(unsafe_code, reason = "asks for a number that rustix cannot represent")]
+pub fn shares_group(child: Pid) -> bool {
+    // SAFETY: both calls only ask.
+    let (its, ours) = unsafe { (libc::getpgid(child.as_raw_nonzero().get()), libc::getpgid(0)) };
+    its >= 0 && its == ours
+}
+
+/// Whether this process leads its session. One whose session began outside of its PID namespace,
+/// which is told as 0, does not.
+#[expect(unsafe_code, reason = "asks for a number that rustix cannot represent")]
+pub fn leads_session() -> bool {
+    // SAFETY: both calls only ask.
+    unsafe { libc::getsid(0) == libc::getpid() }
+}
+
 #[expect(unsafe_code, reason = "asks for a disposition")]
 fn is_ignored(number: i32) -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();

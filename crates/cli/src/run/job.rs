@@ -5,7 +5,8 @@ use std::time::Duration;
 use ringfence::{KeepAlive, LostReason};
 use ringfence_env::Clock;
 use ringfence_env::child::{
-    Received, Sender, SignalQueue, living_descendants, signal_descendants, signal_process,
+    Received, Sender, SignalQueue, leads_session, living_descendants, shares_group,
+    signal_descendants, signal_process,
 };
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use signal_hook::consts::{
@@ -194,9 +195,8 @@ impl Job<'_> {
     /// The kernel sends a terminal's keys to a whole process group, but its hang-up to the session
     /// leader alone.
     fn has_it_already(&self, received: Received) -> bool {
-        let same_group =
-            rustix::process::getpgid(Some(self.child)).ok() == rustix::process::getpgid(None).ok();
-        let leader = rustix::process::getsid(None).ok() == Some(rustix::process::getpid());
-        received.sender == Sender::Kernel && same_group && !(received.number == SIGHUP && leader)
+        received.sender == Sender::Kernel
+            && shares_group(self.child)
+            && !(received.number == SIGHUP && leads_session())
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{Bed, Log, spawn, until};
 use crate::support::{Ran, signal, sleep};
+use std::os::unix::process::CommandExt as _;
 use std::time::Duration;
 
 const ALL: [(&str, i32); 6] =
@@ -108,7 +109,10 @@ fn a_stop_signal_stops_both_and_a_continue_wakes_both() {
     let bed = Bed::new();
     let log = Log(bed.path("log"));
     let script = format!("echo $$ > {}; sleep 0.3; exit 6", log.path());
-    let child = spawn(&mut bed.run(&["--ttl", "30s"], &["sh", "-c", &script]));
+    // A group of its own below a parent in the same session: in an orphaned group, which this test
+    // may have been started in, the kernel ignores stops.
+    let mut run = bed.run(&["--ttl", "30s"], &["sh", "-c", &script]);
+    let child = spawn(run.process_group(0));
     let pid = log.wait(1)[0].clone();
     let state = |pid: &str| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -120,5 +124,24 @@ fn a_stop_signal_stops_both_and_a_continue_wakes_both() {
     signal(&child, "CONT");
     let ran = Ran::wait(child);
     assert_eq!(ran.code, 6, "{ran:?}");
+    bed.assert_free();
+}
+
+/// As below `docker exec` and `nsenter`: the process group began outside and has the number 0.
+#[test]
+fn in_a_namespace_that_its_group_came_to_from_outside_a_signal_is_passed_on_too() {
+    let bed = Bed::new();
+    let (script, log) = bed.counter();
+    let run = bed.run(&[], &["python3", &script, log.path(), "0.3"]);
+    let inside = "\"$@\" & pid=$!\n\
+                  until grep -q ready $LOG 2>/dev/null; do sleep 0.05; done\n\
+                  ps -o pgid= -p $pid >$LOG.group; kill -USR1 $pid; wait $pid";
+    let mut outer = std::process::Command::new("unshare");
+    outer.args(["--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", inside, "sh"]);
+    let ran = Ran::of(outer.arg(run.get_program()).args(run.get_args()).env("LOG", log.path()));
+    assert_eq!(ran.code, 7, "{ran:?}");
+    let group = std::fs::read_to_string(format!("{}.group", log.path())).unwrap();
+    assert_eq!(group.trim(), "0", "the group was to come from outside");
+    assert_eq!(log.lines().len(), 2, "{:?}", log.lines());
     bed.assert_free();
 }
