@@ -13,6 +13,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::process::ChildLock;
+use crate::shared::SharedWords;
 
 /// All that the product asks of a file system.
 ///
@@ -27,6 +28,23 @@ pub trait Fs: Send + Sync + fmt::Debug {
 
     /// Opens a regular file for writing. New files get exactly the permission bits `mode`.
     fn open_write(&self, path: &Path, how: OpenWrite, mode: u32) -> io::Result<Box<dyn WriteFile>>;
+
+    /// Opens an existing regular file for reading, and for writing too if `write`, at any place.
+    ///
+    /// Where it is not offered it is [`io::ErrorKind::Unsupported`].
+    fn open_random(&self, path: &Path, write: bool) -> io::Result<Box<dyn RandomFile>> {
+        let _ = (path, write);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Maps the first `words` 64-bit words of a file into memory that is shared with every process
+    /// which maps them. The file must be that long, its blocks must exist, and it must not shrink.
+    ///
+    /// Where it is not offered it is [`io::ErrorKind::Unsupported`].
+    fn map_shared(&self, path: &Path, words: usize) -> io::Result<Box<dyn SharedWords>> {
+        let _ = (path, words);
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// Describes a name without following it.
     fn stat(&self, path: &Path) -> io::Result<Stat>;
@@ -104,6 +122,25 @@ pub trait WriteFile: Send + Sync + fmt::Debug {
 
     /// Cuts or extends the file.
     fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// Describes the open file.
+    fn stat(&self) -> io::Result<Stat>;
+}
+
+/// A file open for reading, and perhaps writing, at any place. Dropping it closes it and makes
+/// nothing durable.
+pub trait RandomFile: Send + Sync + fmt::Debug {
+    /// Reads at `offset`, possibly fewer bytes than asked for; none at the end. Not a snapshot while
+    /// somebody writes.
+    fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Writes at `offset`, possibly fewer bytes than given.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
+
+    /// Makes the file's bytes durable that were written by whomever since this file was opened, and
+    /// its size if that changed. Bytes written before that are covered only if nobody failed to
+    /// write them back meanwhile. A failure is final.
+    fn sync_data(&self) -> io::Result<()>;
 
     /// Describes the open file.
     fn stat(&self) -> io::Result<Stat>;

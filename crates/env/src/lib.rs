@@ -10,6 +10,7 @@
 //! | [`real`] | Linux |
 //! | [`lock`] | a kernel lock with a deadline |
 //! | [`clock`], [`entropy`], [`world`] | the rest of the world, bundled |
+//! | [`shared`] | memory that processes share, and waking each other |
 //! | [`steps`] | named durable steps: the order of calls is the content |
 //! | [`fault`] | a wrapper that counts calls, fails the N-th, cuts writes short |
 //! | [`child`] | a child, its signals, its descendants |
@@ -24,12 +25,14 @@ pub mod lock;
 pub mod mount;
 pub mod process;
 pub mod real;
+pub mod shared;
 pub mod steps;
 pub mod world;
 
 pub use clock::{Clock, Deadline, SystemClock};
 pub use entropy::{Entropy, SystemEntropy};
-pub use fs::{FileKind, Fs, LockFd, LockMode, Name, OpenWrite, Read, Stat, WriteFile};
+pub use fs::{FileKind, Fs, LockFd, LockMode, Name, OpenWrite, RandomFile, Read, Stat, WriteFile};
 pub use lock::{FileLock, LockError};
 pub use real::RealFs;
+pub use shared::{LocalWords, SharedWords};
 pub use world::{HostIdentity, World};

@@ -13,9 +13,12 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::fs::{FileKind, Fs, LockFd, LockMode, Name, OpenWrite, Read, Stat, WriteFile};
+use crate::fs::{
+    FileKind, Fs, LockFd, LockMode, Name, OpenWrite, RandomFile, Read, Stat, WriteFile,
+};
 use crate::mount;
 use crate::process::{self, ChildLock};
+use crate::shared::{MappedWords, SharedWords};
 
 /// The file system of this machine.
 #[derive(Clone, Copy, Debug, Default)]
@@ -154,6 +157,25 @@ impl Fs for RealFs {
         Ok(Box::new(RealFile(File::from(fd))))
     }
 
+    fn open_random(&self, path: &Path, write: bool) -> io::Result<Box<dyn RandomFile>> {
+        let access = if write { OFlags::RDWR } else { OFlags::RDONLY };
+        let fd = open(path, access | OFlags::NONBLOCK, 0)?;
+        if describe(&rustix::fs::fstat(&fd)?).kind != FileKind::File {
+            return Err(not_regular());
+        }
+        Ok(Box::new(RealFile(File::from(fd))))
+    }
+
+    fn map_shared(&self, path: &Path, words: usize) -> io::Result<Box<dyn SharedWords>> {
+        let fd = open(path, OFlags::RDWR | OFlags::NONBLOCK, 0)?;
+        let stat = describe(&rustix::fs::fstat(&fd)?);
+        let needed = words.saturating_mul(8) as u64;
+        if stat.kind != FileKind::File || stat.len < needed {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a file of enough words"));
+        }
+        Ok(Box::new(MappedWords::map(&File::from(fd), words)?))
+    }
+
     fn stat(&self, path: &Path) -> io::Result<Stat> {
         Ok(describe(&retry(|| rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW))?))
     }
@@ -280,6 +302,24 @@ impl WriteFile for RealFile {
 
     fn stat(&self) -> io::Result<Stat> {
         Ok(describe(&rustix::fs::fstat(&self.0)?))
+    }
+}
+
+impl RandomFile for RealFile {
+    fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
+        retry(|| rustix::io::pread(&self.0, &mut *into, offset))
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        retry(|| rustix::io::pwrite(&self.0, bytes, offset))
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        WriteFile::sync_data(self)
+    }
+
+    fn stat(&self) -> io::Result<Stat> {
+        WriteFile::stat(self)
     }
 }
 

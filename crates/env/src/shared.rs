@@ -1,0 +1,209 @@
+//! Words of memory that several processes share.
+//!
+//! S1. What is in them is a hint. Any process may die while it changes them, and anybody who may
+//!     write the file may put anything in them: nothing may rest on a word alone.
+//! S2. They are lost with the power and say nothing about what is durable.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::clock::Clock;
+
+/// 64-bit words that several processes see alike; sequentially consistent.
+///
+/// An index past the end reads as 0 and is not stored.
+pub trait SharedWords: Send + Sync + fmt::Debug {
+    /// The word at `index`.
+    fn load(&self, index: usize) -> u64;
+
+    /// Sets a word.
+    fn store(&self, index: usize, value: u64);
+
+    /// Adds to a word, wrapping, and returns what it was.
+    fn add(&self, index: usize, value: u64) -> u64;
+
+    /// Blocks while the lower half of a word is that of `seen`, until woken, at most `patience`.
+    /// May return early.
+    fn wait(&self, index: usize, seen: u64, patience: Duration);
+
+    /// Wakes up to `count` waiters of a word.
+    fn wake(&self, index: usize, count: u32);
+}
+
+/// Words that only this process sees: where memory cannot be shared, waiting becomes polling.
+#[derive(Debug)]
+pub struct LocalWords {
+    words: Vec<AtomicU64>,
+    clock: Arc<dyn Clock>,
+}
+
+/// How often a waiter looks that nobody can wake.
+const POLL: Duration = Duration::from_micros(200);
+
+impl LocalWords {
+    /// As many zeros.
+    pub fn new(words: usize, clock: Arc<dyn Clock>) -> Self {
+        Self { words: (0..words).map(|_| AtomicU64::new(0)).collect(), clock }
+    }
+}
+
+impl SharedWords for LocalWords {
+    fn load(&self, index: usize) -> u64 {
+        self.words.get(index).map_or(0, |word| word.load(Ordering::SeqCst))
+    }
+
+    fn store(&self, index: usize, value: u64) {
+        if let Some(word) = self.words.get(index) {
+            word.store(value, Ordering::SeqCst);
+        }
+    }
+
+    fn add(&self, index: usize, value: u64) -> u64 {
+        self.words.get(index).map_or(0, |word| word.fetch_add(value, Ordering::SeqCst))
+    }
+
+    fn wait(&self, _index: usize, _seen: u64, patience: Duration) {
+        self.clock.sleep(patience.min(POLL));
+    }
+
+    fn wake(&self, _index: usize, _count: u32) {}
+}
+
+/// A file of words mapped into this process.
+#[derive(Debug)]
+pub(crate) struct MappedWords {
+    base: std::ptr::NonNull<AtomicU64>,
+    words: usize,
+}
+
+// SAFETY: the mapping is only used through atomics and lives as long as the value.
+#[expect(unsafe_code, reason = "a shared mapping")]
+unsafe impl Send for MappedWords {}
+// SAFETY: as above.
+#[expect(unsafe_code, reason = "a shared mapping")]
+unsafe impl Sync for MappedWords {}
+
+impl MappedWords {
+    /// Maps the first `words` words of an open file that is at least that long.
+    #[expect(unsafe_code, reason = "memory that is shared with other processes")]
+    pub(crate) fn map(file: &std::fs::File, words: usize) -> std::io::Result<Self> {
+        use std::os::fd::AsRawFd as _;
+        let bytes = words.saturating_mul(size_of::<AtomicU64>());
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let at = unsafe {
+            libc::mmap(std::ptr::null_mut(), bytes, access, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        if at == libc::MAP_FAILED {
+            return Err(std::io::Error::last_os_error());
+        }
+        let base = std::ptr::NonNull::new(at.cast())
+            .ok_or_else(|| std::io::Error::other("mapped at address zero"))?;
+        // A page that was taken away is read in again; not having to is only better.
+        // SAFETY: the mapping exists.
+        unsafe { libc::mlock(at, bytes) };
+        Ok(Self { base, words })
+    }
+
+    #[expect(unsafe_code, reason = "memory that is shared with other processes")]
+    fn word(&self, index: usize) -> Option<&AtomicU64> {
+        // SAFETY: within the mapping, aligned, and every access to it in any process is atomic.
+        (index < self.words).then(|| unsafe { self.base.add(index).as_ref() })
+    }
+}
+
+impl Drop for MappedWords {
+    #[expect(unsafe_code, reason = "memory that is shared with other processes")]
+    fn drop(&mut self) {
+        // SAFETY: ours, and no reference into it outlives `self`.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.words * size_of::<AtomicU64>()) };
+    }
+}
+
+/// The half of a word that the kernel compares.
+fn futex_half(word: &AtomicU64) -> *const u32 {
+    let low: *const u32 = std::ptr::from_ref(word).cast();
+    if cfg!(target_endian = "little") { low } else { low.wrapping_add(1) }
+}
+
+impl SharedWords for MappedWords {
+    fn load(&self, index: usize) -> u64 {
+        self.word(index).map_or(0, |word| word.load(Ordering::SeqCst))
+    }
+
+    fn store(&self, index: usize, value: u64) {
+        if let Some(word) = self.word(index) {
+            word.store(value, Ordering::SeqCst);
+        }
+    }
+
+    fn add(&self, index: usize, value: u64) -> u64 {
+        self.word(index).map_or(0, |word| word.fetch_add(value, Ordering::SeqCst))
+    }
+
+    #[expect(unsafe_code, reason = "futexes have no safe interface")]
+    fn wait(&self, index: usize, seen: u64, patience: Duration) {
+        let Some(word) = self.word(index) else { return };
+        let patience = libc::timespec {
+            tv_sec: libc::time_t::try_from(patience.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_nsec: patience.subsec_nanos().into(),
+        };
+        let low = u32::try_from(seen & u64::from(u32::MAX)).unwrap_or(0);
+        // SAFETY: an aligned word that stays mapped during the call, and a valid time.
+        unsafe {
+            let op = libc::FUTEX_WAIT;
+            libc::syscall(libc::SYS_futex, futex_half(word), op, low, &raw const patience);
+        }
+    }
+
+    #[expect(unsafe_code, reason = "futexes have no safe interface")]
+    fn wake(&self, index: usize, count: u32) {
+        let Some(word) = self.word(index) else { return };
+        // SAFETY: an aligned word that stays mapped during the call.
+        unsafe { libc::syscall(libc::SYS_futex, futex_half(word), libc::FUTEX_WAKE, count) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Fs, RealFs, SystemClock, steps};
+
+    #[test]
+    fn two_mappings_of_a_file_share_its_words_and_wake_each_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("words");
+        steps::stage_synced(&RealFs, &path, &[0; 64], 0o600).unwrap();
+        let (one, two) =
+            (RealFs.map_shared(&path, 8).unwrap(), RealFs.map_shared(&path, 8).unwrap());
+        one.store(3, 7);
+        assert_eq!((two.load(3), two.add(3, 2), one.load(3)), (7, 7, 9));
+        assert_eq!((one.load(8), one.add(99, 1)), (0, 0), "past the end");
+        let late = SystemClock.deadline(Duration::from_secs(10));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while two.load(4) == 0 {
+                    two.wait(4, 0, Duration::from_secs(20));
+                }
+            });
+            SystemClock.sleep(Duration::from_millis(50));
+            one.store(4, 1);
+            one.wake(4, u32::MAX);
+        });
+        assert!(!SystemClock.left(late).is_zero(), "woken, not timed out");
+        one.wait(4, 0, Duration::from_secs(20)); // another value: at once
+        one.wait(4, 1, Duration::from_millis(1)); // nobody wakes: until the time is over
+    }
+
+    #[test]
+    fn a_file_that_is_too_short_or_no_file_is_not_mapped() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("words");
+        steps::stage_synced(&RealFs, &path, &[0; 63], 0o600).unwrap();
+        assert!(RealFs.map_shared(&path, 8).is_err());
+        assert!(RealFs.map_shared(dir.path(), 8).is_err());
+        assert!(RealFs.map_shared(&dir.path().join("none"), 8).is_err());
+    }
+}
