@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::fs::{Fs, LockFd, LockMode, Name, OpenWrite, Read, Stat, WriteFile};
+use crate::fs::{Fs, Identity, LockFd, LockMode, Name, OpenWrite, Read, Stat, WriteFile};
 use crate::process::ChildLock;
 
 /// The kinds of call that are counted apart.
@@ -191,6 +191,11 @@ impl Fs for FaultFs {
         self.inner.stat(path)
     }
 
+    fn identity(&self, path: &Path) -> io::Result<Option<Identity>> {
+        self.enter(Call::Stat, path)?;
+        self.inner.identity(path)
+    }
+
     fn list(&self, dir: &Path) -> io::Result<Vec<Name>> {
         self.enter(Call::List, dir)?;
         self.inner.list(dir)
@@ -277,6 +282,11 @@ impl WriteFile for FaultFile {
     fn stat(&self) -> io::Result<Stat> {
         self.fs.enter(Call::Stat, &self.path)?;
         self.inner.stat()
+    }
+
+    fn identity(&self) -> io::Result<Option<Identity>> {
+        self.fs.enter(Call::Stat, &self.path)?;
+        self.inner.identity()
     }
 }
 

@@ -49,6 +49,13 @@ pub trait Fs: Send + Sync + fmt::Debug {
     /// Describes a name without following it.
     fn stat(&self, path: &Path) -> io::Result<Stat>;
 
+    /// What tells this file or directory from every other, a copy of it included; `None` where nothing
+    /// does.
+    fn identity(&self, path: &Path) -> io::Result<Option<Identity>> {
+        let _ = path;
+        Ok(None)
+    }
+
     /// Lists a directory, in no particular order; not a snapshot while others write.
     fn list(&self, dir: &Path) -> io::Result<Vec<Name>>;
 
@@ -125,6 +132,11 @@ pub trait WriteFile: Send + Sync + fmt::Debug {
 
     /// Describes the open file.
     fn stat(&self) -> io::Result<Stat>;
+
+    /// What tells the open file from every other; `None` where nothing does.
+    fn identity(&self) -> io::Result<Option<Identity>> {
+        Ok(None)
+    }
 }
 
 /// A file open for reading, and perhaps writing, at any place. Dropping it closes it and makes
@@ -217,4 +229,18 @@ pub struct Name {
     pub name: OsString,
     /// What it stands for.
     pub kind: FileKind,
+}
+
+/// What no program can give to a copy of a file, nor put back after a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The device that it is on. Only for comparison within one boot.
+    pub device: u64,
+    /// Its number there.
+    pub inode: u64,
+    /// When it was made, in nanoseconds of Unix time by the store's clock, where the store keeps that.
+    /// A number that was given to another file in between tells itself by this.
+    pub born: Option<u64>,
+    /// When anything about it was last changed, likewise.
+    pub changed: u64,
 }

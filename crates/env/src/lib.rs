@@ -31,7 +31,9 @@ pub mod world;
 
 pub use clock::{Clock, Deadline, SystemClock};
 pub use entropy::{Entropy, SystemEntropy};
-pub use fs::{FileKind, Fs, LockFd, LockMode, Name, OpenWrite, RandomFile, Read, Stat, WriteFile};
+pub use fs::{
+    FileKind, Fs, Identity, LockFd, LockMode, Name, OpenWrite, RandomFile, Read, Stat, WriteFile,
+};
 pub use lock::{FileLock, LockError};
 pub use real::RealFs;
 pub use shared::{LocalWords, SharedWords};

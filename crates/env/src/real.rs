@@ -5,16 +5,16 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use crate::fs::{
-    FileKind, Fs, LockFd, LockMode, Name, OpenWrite, RandomFile, Read, Stat, WriteFile,
+    FileKind, Fs, Identity, LockFd, LockMode, Name, OpenWrite, RandomFile, Read, Stat, WriteFile,
 };
 use crate::mount;
 use crate::process::{self, ChildLock};
@@ -93,6 +93,39 @@ fn describe(stat: &rustix::fs::Stat) -> Stat {
         mode: stat.st_mode & 0o7777,
         len: stat.st_size as u64,
         modified: stat.st_mtime as f64 + stat.st_mtime_nsec as f64 / 1e9,
+    }
+}
+
+/// Asks for what no copy has. Where the kernel does not answer, the number and the last change are
+/// still known.
+fn identify(dir: impl AsFd, path: &Path, flags: AtFlags) -> io::Result<Identity> {
+    let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    let nanos = |seconds: i64, nanos: u64| {
+        u64::try_from(seconds).unwrap_or(0).saturating_mul(1_000_000_000).saturating_add(nanos)
+    };
+    match rustix::fs::statx(&dir, path, flags, wanted) {
+        Ok(stat) => {
+            let (born, changed) = (stat.stx_btime, stat.stx_ctime);
+            let known = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
+            Ok(Identity {
+                device: rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor),
+                inode: stat.stx_ino,
+                born: known.then(|| nanos(born.tv_sec, born.tv_nsec.into())),
+                changed: nanos(changed.tv_sec, changed.tv_nsec.into()),
+            })
+        }
+        Err(Errno::NOSYS | Errno::PERM) => {
+            let stat = retry(|| rustix::fs::statat(&dir, path, flags))?;
+            #[expect(clippy::allow_attributes, reason = "the field types differ by platform")]
+            #[allow(clippy::cast_sign_loss, clippy::unnecessary_cast, clippy::cast_lossless)]
+            Ok(Identity {
+                device: stat.st_dev as u64,
+                inode: stat.st_ino as u64,
+                born: None,
+                changed: nanos(stat.st_ctime as i64, stat.st_ctime_nsec as u64),
+            })
+        }
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -178,6 +211,10 @@ impl Fs for RealFs {
 
     fn stat(&self, path: &Path) -> io::Result<Stat> {
         Ok(describe(&retry(|| rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW))?))
+    }
+
+    fn identity(&self, path: &Path) -> io::Result<Option<Identity>> {
+        identify(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map(Some)
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<Name>> {
@@ -302,6 +339,10 @@ impl WriteFile for RealFile {
 
     fn stat(&self) -> io::Result<Stat> {
         Ok(describe(&rustix::fs::fstat(&self.0)?))
+    }
+
+    fn identity(&self) -> io::Result<Option<Identity>> {
+        identify(&self.0, Path::new(""), AtFlags::EMPTY_PATH).map(Some)
     }
 }
 

@@ -68,11 +68,29 @@ pub fn durable_replace(
     bytes: &[u8],
     mode: u32,
 ) -> io::Result<()> {
+    durable_replace_by(fs, temp, path, |_| Ok(bytes.to_vec()), mode)
+}
+
+/// The same, with content that may tell of the very file it is in: `bytes` is asked once that is open.
+///
+/// # Panics
+/// As [`durable_replace`].
+pub fn durable_replace_by(
+    fs: &dyn Fs,
+    temp: &Path,
+    path: &Path,
+    bytes: impl FnOnce(&dyn WriteFile) -> io::Result<Vec<u8>>,
+    mode: u32,
+) -> io::Result<()> {
     assert_eq!(temp.parent(), path.parent(), "a replacement stays in its directory");
-    stage_synced(fs, temp, bytes, mode)?; // the content,
-    fs.rename(temp, path).inspect_err(|_| {
-        let _ = fs.unlink(temp);
-    })?; // the name,
+    let mut file = fs.open_write(temp, OpenWrite::CreateNew, mode)?;
+    bytes(&*file)
+        .and_then(|bytes| write_all(&mut *file, &bytes))
+        .and_then(|()| file.sync()) // the content,
+        .and_then(|()| fs.rename(temp, path))
+        .inspect_err(|_| {
+            let _ = fs.unlink(temp);
+        })?; // the name,
     fs.sync_dir(parent(path)?) // the directory entry.
 }
 

@@ -133,3 +133,39 @@ fn a_file_whose_mode_cannot_be_set_is_not_left_behind() {
     assert!(String::from_utf8_lossy(&done.stdout).contains("1 passed"));
     assert_eq!(fs::read_dir(&inside).unwrap().count(), 0);
 }
+
+#[test]
+fn a_copy_has_an_identity_of_its_own_and_an_overwritten_file_shows_it() {
+    // On a disk: what is in memory may not keep all of it.
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let identity = |name: &str| RealFs.identity(&path(name)).unwrap().unwrap();
+    steps::stage_synced(&RealFs, &path("one"), b"x", 0o600).unwrap();
+    let first = identity("one");
+    let copied = Command::new("cp").arg("-a").args([path("one"), path("two")]).status().unwrap();
+    assert!(copied.success());
+    assert_ne!(identity("two").inode, first.inode);
+    fs::rename(path("one"), path("three")).unwrap();
+    let moved = identity("three");
+    assert_eq!((moved.device, moved.inode, moved.born), (first.device, first.inode, first.born));
+    // A number that is used again belongs to a file that was born later.
+    fs::remove_file(path("three")).unwrap();
+    let mut again = (0..).map(|number| {
+        steps::stage_synced(&RealFs, &path(&number.to_string()), b"x", 0o600).unwrap();
+        identity(&number.to_string())
+    });
+    let again = again.by_ref().take(64).find(|other| other.inode == first.inode);
+    assert!(again.is_none_or(|again| again.born > first.born), "{again:?} is {first:?}");
+    // Overwritten in place with its times put back, as by `cp -a` onto it.
+    let before = identity("two");
+    fs::write(path("older"), b"y").unwrap();
+    let touched = Command::new("touch").arg("-r").args([path("two"), path("older")]).status();
+    assert!(touched.unwrap().success());
+    let copied = Command::new("cp").arg("-a").args([path("older"), path("two")]).status().unwrap();
+    assert!(copied.success());
+    let after = identity("two");
+    assert_eq!((after.inode, after.born), (before.inode, before.born));
+    assert!(after.changed > before.changed);
+    let file = RealFs.open_write(&path("two"), OpenWrite::Overwrite, 0o600).unwrap();
+    assert_eq!(file.identity().unwrap(), Some(after), "by the open file as by its name");
+}
