@@ -10,7 +10,7 @@ pub(crate) const INIT: &str = "\
 Examples:
   ringfence init /var/tmp/leases
   ringfence init /var/tmp/leases --shards 16 --ttl 2m
-  ringfence init /var/tmp/leases --durability group
+  ringfence init /srv/targets --durability record
 
 Repeating it with the same options is harmless; a table keeps the options it was made with.
 

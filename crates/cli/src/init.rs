@@ -28,7 +28,7 @@ pub(crate) struct Args {
     ttl: Ttl,
 
     /// What a crash in the middle of a call may leave of a group
-    #[arg(long, value_enum, default_value_t = DurabilityArg::Record)]
+    #[arg(long, value_enum, default_value_t = DurabilityArg::Group)]
     durability: DurabilityArg,
 
     #[command(flatten)]
@@ -37,10 +37,10 @@ pub(crate) struct Args {
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug)]
 enum DurabilityArg {
-    /// Each record old or new, a group perhaps in part; for tables that other programs use too
-    Record,
     /// The whole group old or new
     Group,
+    /// Each record old or new, a group perhaps in part; for tables that other programs use too
+    Record,
 }
 
 impl From<DurabilityArg> for Durability {

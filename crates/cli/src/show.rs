@@ -29,6 +29,7 @@ pub(crate) struct Args {
 struct Answer {
     outcome: &'static str,
     target: u64,
+    durability: &'static str,
     lease: Option<LeaseJson>,
 }
 
@@ -43,12 +44,14 @@ pub(crate) fn run(args: &Args) -> Exit {
 }
 
 fn show(args: &Args, out: Output) -> Result<Exit, Complaint> {
-    let table = store::open_read_only(&args.store.store)?.targets();
-    let shown = table.show(args.target, args.now.now).map_err(|error| store::not_read(&error))?;
+    let store = store::open_read_only(&args.store.store)?;
+    let shown =
+        store.targets().show(args.target, args.now.now).map_err(|error| store::not_read(&error))?;
     let found = shown.as_ref().and_then(|listing| Some((listing, listing.leases.first()?)));
     let answer = Answer {
         outcome: found.map_or("free", |(_, listed)| listed.state.name()),
         target: args.target.get(),
+        durability: store.durability().as_str(),
         lease: found.map(|(listing, listed)| LeaseJson::of(listing, listed)),
     };
     let human = match found {

@@ -36,7 +36,7 @@ pub struct InitOptions {
 }
 
 impl Default for InitOptions {
-    /// 8 target shards, 256 work shards, a ttl of 60 seconds, durability `record`.
+    /// 8 target shards, 256 work shards, a ttl of 60 seconds, durability `group`.
     fn default() -> Self {
         let valid = "constants in range";
         #[expect(clippy::expect_used, reason = "constants, covered by a test")]
@@ -44,7 +44,7 @@ impl Default for InitOptions {
             shards: ShardCount::new(8).expect(valid),
             work_shards: ShardCount::new(256).expect(valid),
             ttl: Ttl::from_seconds(60.0).expect(valid),
-            durability: Durability::Record,
+            durability: Durability::Group,
         }
     }
 }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use ringfence_engine::{Engine, EngineInfo};
 use ringfence_env::World;
 use ringfence_files::open::Tuning;
-use ringfence_files::{CheckError, CheckReport, FilesEngine, InitError, InitOptions, OpenError};
+use ringfence_files::{
+    CheckError, CheckReport, Durability, FilesEngine, InitError, InitOptions, OpenError,
+};
 
 use crate::target_table::TargetTable;
 use crate::work_table::WorkTable;
@@ -63,6 +65,11 @@ impl Store {
     /// What the store is.
     pub fn info(&self) -> EngineInfo {
         self.engine.info()
+    }
+
+    /// What a crash in the middle of a call may leave of a group.
+    pub fn durability(&self) -> Durability {
+        self.engine.meta().durability
     }
 
     /// Looks at every name in the store. Writes nothing.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence::model::ShardCount;
-use ringfence::{Claim, InitOptions, Store, TargetGroup, TargetTable, World};
+use ringfence::{Claim, Durability, InitOptions, Store, TargetGroup, TargetTable, World};
 use ringfence_env::fault::FaultFs;
 use ringfence_files::FilesEngine;
 use ringfence_files::batch::Barriers;
@@ -116,7 +116,9 @@ fn one_table(
     interrupt: &Interrupt,
 ) -> Result<Option<Table>, Complaint> {
     let count = ShardCount::new(shards).map_err(|error| failed("shards", &error))?;
-    let options = InitOptions { shards: count, work_shards: one(), ..InitOptions::default() };
+    let durability = Durability::Record;
+    let options =
+        InitOptions { shards: count, work_shards: one(), durability, ..InitOptions::default() };
     Store::init(root, &options).map_err(|error| failed("cannot make the table", &error))?;
     let group = TargetGroup::from_numbers(1..=args.targets)
         .map_err(|error| failed("cannot make the group", &error))?;

@@ -117,7 +117,7 @@ fn another_process() {
                     Err(failure) => say(format!("failed: {failure}")),
                 }
             }
-            Some(("churn", owner)) => crate::foreign::churn(&world, &root, owner),
+            Some(("churn", owner)) => crate::churn(&world, &root, owner),
             Some(("opposite", first)) => {
                 crate::locks::claim_and_release(&world, &root, first);
                 say("done");

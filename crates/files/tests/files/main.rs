@@ -2,6 +2,9 @@
 //!
 //! `table` makes a table and looks at every byte of it, `watch` records in what order calls
 //! returned, `child` runs this binary again as another process. The rest mirrors `src/`.
+//!
+//! The tables are of durability `record` where a test does not ask for another; `files_group` runs
+//! the same tests on tables of durability `group`.
 
 #![expect(clippy::disallowed_methods, reason = "a test plays the disk and the other programs")]
 
@@ -39,3 +42,10 @@ mod scan;
 mod table;
 #[cfg(test)]
 mod watch;
+
+/// What the tables of these tests promise.
+#[cfg(test)]
+const DURABILITY: ringfence_files::Durability = ringfence_files::Durability::Record;
+
+#[cfg(test)]
+use foreign::churn;

@@ -10,7 +10,6 @@ use ringfence_engine::{Done, Engine, Failure, Request};
 use ringfence_env::fault::FaultFs;
 use ringfence_env::{Fs as _, LockMode, RealFs, World};
 use ringfence_files::batch::Barriers;
-use ringfence_files::meta::Durability;
 use ringfence_files::{FilesEngine, InitOptions, Tuning};
 use ringfence_model::rules::{self, ClaimRefused, ClaimRequest, ForceRefused, Lost};
 use ringfence_model::{
@@ -34,7 +33,7 @@ pub(crate) fn options(shards: u16) -> InitOptions {
         shards: ShardCount::new(shards).unwrap(),
         work_shards: ShardCount::new(2).unwrap(),
         ttl: Ttl::from_seconds(60.0).unwrap(),
-        durability: Durability::Record,
+        durability: crate::DURABILITY,
     }
 }
 
