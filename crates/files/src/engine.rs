@@ -17,7 +17,7 @@ use ringfence_model::{
 use crate::audit;
 use crate::batch::DirectorySyncBatch;
 use crate::fence::FenceCounter;
-use crate::intent::{self, ActiveIntent, Intent, Kind, Recovered};
+use crate::intent::{self, ActiveIntent, Intent, Kind, Overlay, Recovered};
 use crate::layout::{FILE_MODE, Layout, RecordPaths};
 use crate::locks::{self, GroupLocks};
 use crate::meta::{Durability, TableMeta};
@@ -111,17 +111,18 @@ impl Engine for FilesEngine {
 
     fn view(&self, keys: &[Key], now: Option<Timestamp>) -> Result<View, StorageError> {
         let mut found = BTreeMap::new();
+        let intents = Overlay::read(&self.world, &self.layout, Some(keys))?;
         for &key in keys {
             let path = self.layout.record(key).record;
             found.insert(key, read::stored(&*self.world.fs, key, &path)?);
         }
-        intent::overlay(&self.world, &self.layout, Some(keys), |key, change| {
+        intents.apply(|key, change| {
             if let Some(now) = found.get_mut(&key)
                 && let Some(decided) = change(now)
             {
                 *now = decided;
             }
-        })?;
+        });
         let entries = found.into_iter().map(|(key, stored)| (key, stored.entry)).collect();
         let moment = self.moment(now);
         Ok(View { writer: self.writer(now, &moment), moment, default_ttl: self.meta.ttl, entries })

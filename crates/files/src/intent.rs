@@ -49,7 +49,7 @@ mod recover;
 mod slot;
 
 pub use codec::{Image, Intent, Kind, Member, Standing};
-pub(crate) use overlay::overlay;
+pub(crate) use overlay::Overlay;
 pub(crate) use recover::recover;
 pub use recover::{LeftAlone, Recovered};
 pub(crate) use slot::{ActiveIntent, standing_intents};

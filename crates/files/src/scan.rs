@@ -18,7 +18,7 @@ use ringfence_engine::StorageError;
 use ringfence_env::{Fs, LockMode, World};
 use ringfence_model::{Entry, Key, Record, Space};
 
-use crate::intent;
+use crate::intent::Overlay;
 use crate::layout::{Layout, NameKind};
 use crate::read::{self, Before, Stored};
 
@@ -91,6 +91,7 @@ fn reading(
 ) -> Result<BTreeMap<Key, Stored>, StorageError> {
     let fs = &*world.fs;
     let mut found = BTreeMap::new();
+    let intents = Overlay::read(world, layout, None)?;
     for shard in layout.shard_count(space).shards() {
         let dir = layout.shard_dir(space, shard);
         for id in records_in(fs, &dir)? {
@@ -105,8 +106,7 @@ fn reading(
             }
         }
     }
-    // The records first: an intent that is retired after this had made them all new before.
-    intent::overlay(world, layout, None, |key, change| {
+    intents.apply(|key, change| {
         if key.space == space {
             let now = found.get(&key).cloned().unwrap_or_else(Stored::absent);
             match change(&now) {
@@ -119,7 +119,7 @@ fn reading(
                 None => {}
             }
         }
-    })?;
+    });
     Ok(found)
 }
 

@@ -1,4 +1,4 @@
-//! The conformance suite on real directories.
+//! The conformance suite on real directories, for tables of both durabilities.
 
 #![allow(clippy::unwrap_used, reason = "a testbed may panic")]
 
@@ -13,15 +13,16 @@ use ringfence_engine::Engine;
 use ringfence_engine::conformance::Testbed;
 use ringfence_env::{Clock, HostIdentity, SystemClock, World, steps};
 use ringfence_files::layout::Layout;
-use ringfence_files::{FilesEngine, InitOptions, Tuning};
+use ringfence_files::{Durability, FilesEngine, InitOptions, Tuning};
 use ringfence_model::{Key, ShardCount};
 
-struct TempFiles {
+/// A table whose groups are whole after a crash (`GROUP`), or whose records are.
+struct TempFiles<const GROUP: bool> {
     dir: tempfile::TempDir,
     restarts: AtomicU64,
 }
 
-impl TempFiles {
+impl<const GROUP: bool> TempFiles<GROUP> {
     fn root(&self) -> PathBuf {
         self.dir.path().join("table")
     }
@@ -40,13 +41,15 @@ impl TempFiles {
     }
 }
 
-impl Testbed for TempFiles {
+impl<const GROUP: bool> Testbed for TempFiles<GROUP> {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let bed = Self { dir, restarts: AtomicU64::new(0) };
         let work_shards = ShardCount::new(16).unwrap();
-        let options = InitOptions { work_shards, ..InitOptions::default() };
-        FilesEngine::init(&bed.world(), &bed.root(), &options).unwrap();
+        let durability = if GROUP { Durability::Group } else { Durability::Record };
+        let options = InitOptions { work_shards, durability, ..InitOptions::default() };
+        let made = FilesEngine::init(&bed.world(), &bed.root(), &options).unwrap();
+        assert_eq!(made.meta().durability, durability);
         bed
     }
 
@@ -112,4 +115,14 @@ impl Clock for WallAhead {
     }
 }
 
-ringfence_engine::conformance!(TempFiles);
+mod durability_group {
+    use super::TempFiles;
+
+    ringfence_engine::conformance!(TempFiles<true>);
+}
+
+mod durability_record {
+    use super::TempFiles;
+
+    ringfence_engine::conformance!(TempFiles<false>);
+}
