@@ -61,13 +61,13 @@ fn what_is_in_part_and_under_nobodys_lock_is_shown_as_it_is() {
     assert_eq!(scan.entries.len(), 3, "a crash may leave that under {token}");
 }
 
-/// When a record was last renewed, as `view` and as `scan` show it.
-fn moments(engine: &dyn Engine, target: u64) -> [f64; 2] {
+/// When a record was last renewed, to the bit, as `view` and as `scan` show it.
+fn moments(engine: &dyn Engine, target: u64) -> [u64; 2] {
     let key = keys(&group(&[target]))[0];
     let view = engine.view(&[key], None).unwrap().entries;
     let scan = engine.scan(Space::Targets, None).unwrap().entries;
     [view, scan].map(|entries| match entries.iter().find(|(found, _)| *found == key) {
-        Some((_, Entry::Present(record))) => record.holder().updated.seconds(),
+        Some((_, Entry::Present(record))) => record.holder().updated.seconds().to_bits(),
         other => panic!("{other:?}"),
     })
 }
@@ -99,7 +99,8 @@ fn a_reader_that_was_shown_the_new_state_of_a_group_is_never_shown_the_old_one_a
             std::thread::scope(|scope| {
                 let writer = scope.spawn(|| table.engine.beat(&[1, 2], token, Some(1030.0)));
                 at_rename.recv().unwrap();
-                assert_eq!(moments(&reader, 2), [1030.0; 2], "decided, though no record shows it");
+                let new = 1030f64.to_bits();
+                assert_eq!(moments(&reader, 2), [new; 2], "decided, though no record shows it");
                 let ended = Arc::new(AtomicBool::new(false));
                 let (hook, seen) = (Mutex::new(Some(go_on)), ended.clone());
                 fs.on_call(move |call, path| {
@@ -121,13 +122,13 @@ fn a_reader_that_was_shown_the_new_state_of_a_group_is_never_shown_the_old_one_a
                     moments(&reader, 2)[0]
                 } else {
                     let scan = reader.scan(Space::Targets, None).unwrap();
-                    let mut times = scan.entries.iter().map(|(_, entry)| match entry {
-                        Entry::Present(record) => record.holder().updated.seconds(),
+                    let times = scan.entries.iter().map(|(_, entry)| match entry {
+                        Entry::Present(record) => record.holder().updated.seconds().to_bits(),
                         other => panic!("{other:?}"),
                     });
-                    times.by_ref().fold(f64::INFINITY, f64::min)
+                    times.min().unwrap()
                 };
-                assert_eq!(seen.to_bits(), 1030f64.to_bits(), "{kind:?} {part}: back to {seen}");
+                assert_eq!(seen, new, "{kind:?} {part}: the old state again");
             });
         }
     }
