@@ -122,6 +122,11 @@ fn explore(
 
 /// Makes a file system on a device.
 pub(crate) fn make_fs(fs: &str, device: &Path) -> Result<(), Trouble> {
+    make_fs_of(fs, device, "512")
+}
+
+/// The same with so many inodes, where their number is fixed.
+pub(crate) fn make_fs_of(fs: &str, device: &Path, inodes: &str) -> Result<(), Trouble> {
     let device = device.to_string_lossy();
     match fs {
         "ext4" => command(
@@ -134,7 +139,7 @@ pub(crate) fn make_fs(fs: &str, device: &Path) -> Result<(), Trouble> {
                 "-J",
                 "size=4",
                 "-N",
-                "512",
+                inodes,
                 "-E",
                 "lazy_itable_init=0,lazy_journal_init=0",
                 &device,
@@ -491,7 +496,9 @@ fn keep(
             }
             Op::Zero { at: offset, len } => writeln!(log, "{at} zero {offset} {len}")?,
             Op::Flush => writeln!(log, "{at} flush")?,
-            Op::Mark(mark) => writeln!(log, "{at} mark {}", String::from_utf8_lossy(mark))?,
+            Op::Mark(mark) => {
+                writeln!(log, "{at} mark {}", String::from_utf8_lossy(mark).trim_end())?;
+            }
         }
     }
     log.flush()?;

@@ -87,9 +87,11 @@ impl Context {
     pub(crate) fn share(&self, layer: &str, layers: usize) -> Self {
         let seconds = self.args.seconds.unwrap_or(match (self.args.ci, layers) {
             (true, _) if layer == "weak" => 90,
+            (true, _) if layer == "soak" => 30,
             (true, _) => 60,
             (false, _) if layer == "weak" => 300,
             (false, _) if layer == "mutants" => 600,
+            (false, _) if layer == "soak" => 900,
             (false, _) => 180,
         });
         Self { deadline: Instant::now() + Duration::from_secs(seconds), ..self.clone() }

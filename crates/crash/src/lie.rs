@@ -1,4 +1,4 @@
-//! A file system that may leave one sync out and say that it was done.
+//! A file system that may leave syncs out, one or all of a kind, and say that they were done.
 //!
 //! It calls every mount by one name, so that a disk that was recorded on one file system is known to
 //! have passed the probe when it is recovered on another.
@@ -12,38 +12,49 @@ use std::time::Duration;
 use ringfence_env::process::ChildLock;
 use ringfence_env::{Fs, LockFd, Name, OpenWrite, Read, Stat, WriteFile};
 
+/// What is done wrong; nothing by default.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Lie {
+    /// Leave out the N-th sync of this process, counted from 1; none if it is 0.
+    pub(crate) drop: u64,
+    /// The bug that a failed sync invites: it is made again, and the second answer counts.
+    pub(crate) retry: bool,
+    /// Leave out all syncs of a kind.
+    pub(crate) without: Option<Syncs>,
+}
+
+/// A kind of sync.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Syncs {
+    /// Those of files.
+    Files,
+    /// Those of directories.
+    Directories,
+}
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct LyingFs {
     inner: Arc<dyn Fs>,
     count: Arc<AtomicU64>,
-    drop: u64,
-    retry: bool,
+    lie: Lie,
 }
 
 impl LyingFs {
-    /// Leaves out the `drop`-th sync of this process, counted from 1; none if it is 0.
-    pub(crate) fn new(inner: Arc<dyn Fs>, drop: u64) -> Self {
-        Self { inner, count: Arc::default(), drop, retry: false }
+    /// On top of another one.
+    pub(crate) fn new(inner: Arc<dyn Fs>, lie: Lie) -> Self {
+        Self { inner, count: Arc::default(), lie }
     }
 
-    /// The bug that a failed sync invites: it is made again, and the second answer counts.
-    pub(crate) fn retrying(self, retry: bool) -> Self {
-        Self { retry, ..self }
-    }
-
-    fn sync(&self, sync: impl Fn() -> io::Result<()>) -> io::Result<()> {
-        if self.lies() {
+    fn sync(&self, kind: Syncs, sync: impl Fn() -> io::Result<()>) -> io::Result<()> {
+        let number = self.count.fetch_add(1, Ordering::SeqCst) + 1;
+        if number == self.lie.drop || self.lie.without == Some(kind) {
             return Ok(());
         }
         match sync() {
-            Err(_) if self.retry => sync(),
+            Err(_) if self.lie.retry => sync(),
             done => done,
         }
-    }
-
-    fn lies(&self) -> bool {
-        self.count.fetch_add(1, Ordering::SeqCst) + 1 == self.drop
     }
 }
 
@@ -86,7 +97,7 @@ impl Fs for LyingFs {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.sync(|| self.inner.sync_dir(dir))
+        self.sync(Syncs::Directories, || self.inner.sync_dir(dir))
     }
 
     fn open_lock(&self, path: &Path, create: bool, mode: u32) -> io::Result<Box<dyn LockFd>> {
@@ -118,11 +129,11 @@ impl WriteFile for LyingFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.fs.sync(|| self.inner.sync())
+        self.fs.sync(Syncs::Files, || self.inner.sync())
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.fs.sync(|| self.inner.sync_data())
+        self.fs.sync(Syncs::Files, || self.inner.sync_data())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

@@ -6,6 +6,7 @@
 //! | [`block`] | the program and the file system | every subset of every flush epoch of the device |
 //! | [`mutants`] | the same | each sync of each verb left out: the layers above must notice |
 //! | [`eio`] | the same | the device fails a write or a flush |
+//! | [`soak`] | the same | one table through hundreds of power cuts at random moments |
 //!
 //! Every judgement is made by [`oracle`] from marks that were ordered exactly against the writes.
 //! Everything that a run mounts or starts is in [`guard`], and is gone after it.
@@ -32,6 +33,7 @@ mod oracle;
 mod real;
 mod report;
 mod rng;
+mod soak;
 mod states;
 mod table;
 mod weak;
@@ -63,6 +65,8 @@ enum Layer {
     Mutants(Args),
     /// A device that fails a write-back or a flush, under ext4, xfs and btrfs
     Eio(Args),
+    /// One table through hundreds of power cuts, under ext4 and xfs
+    Soak(Args),
     /// All of them; with --ci a short fixed form
     All(Args),
     /// One process of a workload (started by the layers)
@@ -81,7 +85,8 @@ fn main() -> ExitCode {
         Layer::Block(args) => run(&args, &["block"]),
         Layer::Mutants(args) => run(&args, &["mutants"]),
         Layer::Eio(args) => run(&args, &["eio"]),
-        Layer::All(args) => run(&args, &["weak", "block", "mutants", "eio"]),
+        Layer::Soak(args) => run(&args, &["soak"]),
+        Layer::All(args) => run(&args, &["weak", "block", "mutants", "eio", "soak"]),
     }
 }
 
@@ -117,6 +122,7 @@ fn layers_of(args: &Args, layers: &[&str], report: &mut Report) -> Result<(), Tr
             "weak" => weak::run(&context)?,
             "block" => block::run(&context)?,
             "eio" => eio::run(&context)?,
+            "soak" => soak::run(&context)?,
             "mutants" => mutants::run(&context)?,
             other => return Err(Trouble::Missing(format!("the layer {other}"))),
         };

@@ -39,6 +39,9 @@ pub(crate) struct Begin {
     pub(crate) of: u64,
     /// The time it stores, as bits of a float, where the caller gives one.
     pub(crate) updated: Option<u64>,
+    /// The fence of the grant, where the caller saw another's in the table.
+    #[serde(default)]
+    pub(crate) fence: Option<u64>,
 }
 
 /// Work items are numbered from here.
@@ -75,9 +78,9 @@ pub(crate) enum Ending {
 pub(crate) struct Marks(File);
 
 impl Marks {
-    /// On the recorder's control file.
+    /// On the recorder's control file, or a plain file that several processes append to.
     pub(crate) fn open(control: &Path) -> io::Result<Self> {
-        Ok(Self(std::fs::OpenOptions::new().write(true).open(control)?))
+        Ok(Self(std::fs::OpenOptions::new().append(true).open(control)?))
     }
 
     /// Before the calls.
@@ -93,6 +96,7 @@ impl Marks {
     fn put(&mut self, kind: char, calls: &(impl Serialize + ?Sized)) -> io::Result<()> {
         let mut line = kind.to_string().into_bytes();
         line.extend(serde_json::to_vec(calls)?);
+        line.push(b'\n');
         // One write, or the order would mean nothing.
         let written = self.0.write(&line)?;
         if written == line.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }

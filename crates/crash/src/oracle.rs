@@ -169,8 +169,20 @@ impl History {
     fn table(&self, happened: &BTreeSet<usize>) -> Option<BTreeMap<u64, Expected>> {
         let mut table = BTreeMap::new();
         for (&item, order) in &self.changes {
+            // One that never returned may have come too late, to be refused.
+            let counts = |call: &&usize| happened.contains(call) || self.calls[**call].returned();
+            let order: Vec<usize> = order.iter().filter(counts).copied().collect();
             let count = order.iter().take_while(|call| happened.contains(call)).count();
             if order[count..].iter().any(|call| happened.contains(call)) {
+                return None;
+            }
+            let grantless = |call: usize| {
+                let grant = self.calls.iter().position(|grant| {
+                    grant.begin.verb == Verb::Claim && grant.begin.id == self.calls[call].begin.of
+                });
+                grant.is_some_and(|grant| !happened.contains(&grant))
+            };
+            if order[..count].iter().any(|&call| grantless(call)) {
                 return None;
             }
             if let Some(state) = count.checked_sub(1).and_then(|last| self.state(order[last])) {
@@ -201,6 +213,11 @@ impl History {
 impl Call {
     fn is_done(&self, place: usize) -> bool {
         self.end.as_ref().is_some_and(|(at, end)| *at < place && end.ending == Ending::Done)
+    }
+
+    /// Whether its end is known.
+    fn returned(&self) -> bool {
+        self.end.as_ref().is_some_and(|(_, end)| end.ending != Ending::Unknown)
     }
 
     fn may_have_happened(&self, place: usize) -> bool {
@@ -285,7 +302,7 @@ mod tests {
     /// A claim of 1 and 2 at places 1 to 5, its heartbeat at 7 to 9.
     fn history(durability: Durability) -> History {
         let begin = |id, verb, updated| {
-            let begin = Begin { id, verb, items: vec![1, 2], of: 1, updated };
+            let begin = Begin { id, verb, items: vec![1, 2], of: 1, updated, fence: None };
             format!("B{}", serde_json::to_string(&[begin]).unwrap()).into_bytes()
         };
         let end = |id, fence, updated| {

@@ -90,7 +90,13 @@ fn listed(answer: &Value) -> Result<BTreeMap<u64, String>, String> {
         .collect()
 }
 
-fn ask(context: &Context, store: &Path, verb: &str, flags: &[&str]) -> Result<Value, String> {
+/// Runs one verb of the binary; what it answers.
+pub(crate) fn ask(
+    context: &Context,
+    store: &Path,
+    verb: &str,
+    flags: &[&str],
+) -> Result<Value, String> {
     let done = Command::new(&context.binary)
         .arg(verb)
         .arg(store)

@@ -13,7 +13,7 @@ use ringfence_files::open::Tuning;
 use ringfence_files::{Durability, FilesEngine, InitOptions};
 use ringfence_model::{Payload, ShardCount, Target};
 
-use crate::lie::LyingFs;
+use crate::lie::{Lie, LyingFs};
 use crate::marks::WORK;
 
 /// The boot that workloads run in. A power cut ends it, a kill does not.
@@ -29,14 +29,16 @@ pub(crate) const SHARDS: u16 = 3;
 
 /// This machine under another host name and boot.
 pub(crate) fn world(boot: &str) -> World {
-    lying_world(boot, 0, false)
+    lying_world(boot, Lie::default())
 }
 
-/// The same; the `drop`-th sync is left out, and one that fails is perhaps made again.
-pub(crate) fn lying_world(boot: &str, drop: u64, retry: bool) -> World {
+/// The same on a file system that does something wrong. A boot `HOST@BOOT` is one of several of a
+/// host.
+pub(crate) fn lying_world(boot: &str, lie: Lie) -> World {
     let world = World::system();
-    let host = HostIdentity { name: boot.into(), boot: Some(boot.into()), uid: world.host.uid };
-    let fs = Arc::new(LyingFs::new(Arc::clone(&world.fs), drop).retrying(retry));
+    let name = boot.split_once('@').map_or(boot, |(host, _)| host);
+    let host = HostIdentity { name: name.into(), boot: Some(boot.into()), uid: world.host.uid };
+    let fs = Arc::new(LyingFs::new(Arc::clone(&world.fs), lie));
     World { host: Arc::new(host), fs, ..world }
 }
 

@@ -110,12 +110,24 @@ pub(crate) fn work(
     control: Option<&Path>,
     arguments: &[&str],
 ) -> Result<Process, Trouble> {
+    start(context, store, control, arguments, |_| ())
+}
+
+/// The same, in a way that the caller may change.
+pub(crate) fn start(
+    context: &Context,
+    store: &Path,
+    control: Option<&Path>,
+    arguments: &[&str],
+    how: impl FnOnce(&mut Command),
+) -> Result<Process, Trouble> {
     let mut command = Command::new(&context.own);
     command.arg("work").arg("--store").arg(store).args(arguments).stdin(Stdio::null());
     command.arg("--binary").arg(&context.binary);
     if let Some(control) = control {
         command.arg("--control").arg(control);
     }
+    how(&mut command);
     Ok(Process::start(&mut command)?)
 }
 
@@ -436,6 +448,6 @@ pub(crate) fn describe(event: &Event, names: &mut BTreeMap<u64, String>) -> Stri
         Event::SyncFile { ino } => format!("sync file {}", name(names, *ino)),
         Event::SyncDir { ino } => format!("sync directory {}", name(names, *ino)),
         Event::Settle => "everything is durable".to_owned(),
-        Event::Mark(mark) => String::from_utf8_lossy(mark).into_owned(),
+        Event::Mark(mark) => String::from_utf8_lossy(mark).trim_end().to_owned(),
     }
 }

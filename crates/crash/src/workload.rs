@@ -1,6 +1,7 @@
 //! One process of a workload: calls of the library or the binary, each between two marks.
 
 mod commands;
+mod soak;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,7 +15,9 @@ use ringfence::{
 use ringfence_env::{LockFd, LockMode};
 use ringfence_files::FilesEngine;
 use ringfence_files::open::Tuning;
+use rustix::process::Signal;
 
+use crate::lie::{Lie, Syncs};
 use crate::marks::{Begin, End, Ending, Marks, Verb, WORK};
 use crate::rng::Rng;
 use crate::table;
@@ -43,6 +46,12 @@ pub(crate) struct Args {
     /// Leave out the N-th sync
     #[arg(long, default_value = "0")]
     pub(crate) drop_sync: u64,
+    /// Leave out all syncs of a kind
+    #[arg(long)]
+    pub(crate) without: Option<Syncs>,
+    /// The host and boot that it runs in
+    #[arg(long, default_value = table::RECORDED)]
+    pub(crate) boot: String,
     /// The binary, for the plan that runs it
     #[arg(long)]
     pub(crate) binary: Option<PathBuf>,
@@ -66,6 +75,10 @@ pub(crate) enum Plan {
     Binary,
     /// Random calls on overlapping groups
     Mixed,
+    /// Random calls on overlapping groups of 1 to 8, until it is killed
+    Soak,
+    /// The same by the binary
+    SoakBinary,
     /// Open the table in the boot after a power cut, which recovers it
     Recover,
 }
@@ -77,6 +90,12 @@ pub(crate) fn targets() -> Vec<u64> {
 
 /// Runs it.
 pub(crate) fn run(args: &Args) -> ExitCode {
+    // Whoever started it may be killed, and it would keep the mounts.
+    let parent = rustix::process::getppid();
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    if rustix::process::getppid() != parent {
+        return ExitCode::FAILURE;
+    }
     let done = match args.plan {
         Plan::InitGroup => table::make(&args.store, Durability::Group),
         Plan::InitRecord => table::make(&args.store, Durability::Record),
@@ -86,8 +105,13 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             Session::open(args).and_then(|mut session| commands::run(&mut session, args))
         }
         Plan::Mixed => Session::open(args).and_then(|mut session| session.mixed(args)),
+        Plan::Soak => Session::open(args).and_then(|mut session| soak::calls(&mut session, args)),
+        Plan::SoakBinary => {
+            Session::open(args).and_then(|mut session| commands::soak(&mut session, args))
+        }
         Plan::Recover => {
-            let world = table::world(table::AFTER);
+            let boot = if args.boot == table::RECORDED { table::AFTER } else { args.boot.as_str() };
+            let world = table::world(boot);
             let opened = FilesEngine::open(&world, &args.store, Tuning::default());
             opened.map(|_| ()).map_err(table::chain)
         }
@@ -127,7 +151,8 @@ struct Session {
 
 impl Session {
     fn open(args: &Args) -> Result<Self, String> {
-        let world = table::lying_world(table::RECORDED, args.drop_sync, args.retry_sync);
+        let lie = Lie { drop: args.drop_sync, retry: args.retry_sync, without: args.without };
+        let world = table::lying_world(&args.boot, lie);
         let engine =
             FilesEngine::open(&world, &args.store, Tuning::default()).map_err(table::chain)?;
         let shared = Arc::new(engine.clone());
@@ -182,7 +207,7 @@ impl Session {
         self.next += 1;
         let id = self.next;
         let updated = updated.map(|updated| updated.seconds().to_bits());
-        Begin { id, verb, items: items.to_vec(), of: of.unwrap_or(id), updated }
+        Begin { id, verb, items: items.to_vec(), of: of.unwrap_or(id), updated, fence: None }
     }
 
     /// Writes the mark after a call.
@@ -282,7 +307,8 @@ impl Session {
     }
 
     fn force_release(&mut self, grant: &Grant) -> Result<(), String> {
-        let call = self.begin(Verb::ForceRelease, &grant.items, Some(grant.of), None);
+        let mut call = self.begin(Verb::ForceRelease, &grant.items, Some(grant.of), None);
+        call.fence = grant.token.fence().map(|fence| fence.0);
         self.marks.begin(std::slice::from_ref(&call)).map_err(table::chain)?;
         let done = self.targets.force_release(
             &group(&grant.items)?,

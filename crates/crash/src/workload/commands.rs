@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::{Answer, Args, Grant, Session, Wrong};
+use super::{Answer, Args, Grant, Session, Wrong, soak};
 use crate::marks::Verb;
 use crate::table;
 
@@ -20,6 +20,37 @@ pub(super) fn run(session: &mut Session, args: &Args) -> Result<(), String> {
         calls.session.pause(60);
         let taken = calls.claim(&group, "1h")?.ok_or("an expired group was refused")?;
         calls.force_release(&taken)?;
+    }
+    Ok(())
+}
+
+/// Random calls of the binary until it fails or is killed.
+pub(super) fn soak(session: &mut Session, args: &Args) -> Result<(), String> {
+    let mut rng = soak::rng(args);
+    let mut calls = Commands { session, args };
+    let mut grants: Vec<Grant> = Vec::new();
+    while !calls.session.failed {
+        match rng.below(100) {
+            0..=44 => {
+                let items = soak::group(&mut rng);
+                let ttl = if rng.below(2) == 0 { "30ms" } else { "3s" };
+                grants.extend(calls.claim(&items, ttl)?);
+                soak::forget(&mut grants, &mut rng);
+            }
+            45..=64 if !grants.is_empty() => {
+                let grant = grants[rng.index(grants.len())].clone();
+                calls.heartbeat(&grant)?;
+            }
+            65..=89 if !grants.is_empty() => {
+                let grant = grants.swap_remove(rng.index(grants.len()));
+                calls.release(&grant)?;
+            }
+            _ => {
+                if let Some(seen) = soak::another(calls.session, &mut rng)? {
+                    calls.force_release(&seen)?;
+                }
+            }
+        }
     }
     Ok(())
 }
@@ -60,7 +91,8 @@ impl Commands<'_> {
     }
 
     fn force_release(&mut self, grant: &Grant) -> Result<(), String> {
-        let call = self.session.begin(Verb::ForceRelease, &grant.items, Some(grant.of), None);
+        let mut call = self.session.begin(Verb::ForceRelease, &grant.items, Some(grant.of), None);
+        call.fence = grant.token.fence().map(|fence| fence.0);
         self.session.marks.begin(std::slice::from_ref(&call)).map_err(table::chain)?;
         let reason = format!("{}{}", table::REASON, call.id);
         let flags = ["--token", grant.token.as_str(), "--reason", &reason];
