@@ -10,8 +10,11 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::fs::{Fs, Identity, LockFd, LockMode, Name, OpenWrite, Read, Stat, WriteFile};
+use crate::fs::{
+    Fs, Identity, LockFd, LockMode, Name, OpenWrite, RandomFile, Read, Stat, WriteFile,
+};
 use crate::process::ChildLock;
+use crate::shared::SharedWords;
 
 /// The kinds of call that are counted apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -186,6 +189,17 @@ impl Fs for FaultFs {
         Ok(self.wrap(path, self.inner.open_write(path, how, mode)?))
     }
 
+    fn open_random(&self, path: &Path, write: bool) -> io::Result<Box<dyn RandomFile>> {
+        self.enter(if write { Call::OpenWrite } else { Call::Read }, path)?;
+        let inner = self.inner.open_random(path, write)?;
+        Ok(Box::new(FaultRandom { inner, fs: self.clone(), path: path.into() }))
+    }
+
+    fn map_shared(&self, path: &Path, words: usize) -> io::Result<Box<dyn SharedWords>> {
+        self.enter(Call::OpenWrite, path)?;
+        self.inner.map_shared(path, words)
+    }
+
     fn stat(&self, path: &Path) -> io::Result<Stat> {
         self.enter(Call::Stat, path)?;
         self.inner.stat(path)
@@ -287,6 +301,37 @@ impl WriteFile for FaultFile {
     fn identity(&self) -> io::Result<Option<Identity>> {
         self.fs.enter(Call::Stat, &self.path)?;
         self.inner.identity()
+    }
+}
+
+#[derive(Debug)]
+struct FaultRandom {
+    inner: Box<dyn RandomFile>,
+    fs: FaultFs,
+    path: Box<Path>,
+}
+
+impl RandomFile for FaultRandom {
+    fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.fs.enter(Call::Read, &self.path)?;
+        self.inner.read_at(into, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        match self.fs.enter(Call::Write, &self.path)? {
+            Some(short) => self.inner.write_at(bytes.get(..short).unwrap_or(bytes), offset),
+            None => self.inner.write_at(bytes, offset),
+        }
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.fs.enter(Call::SyncFile, &self.path)?;
+        self.inner.sync_data()
+    }
+
+    fn stat(&self) -> io::Result<Stat> {
+        self.fs.enter(Call::Stat, &self.path)?;
+        self.inner.stat()
     }
 }
 

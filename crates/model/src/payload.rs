@@ -36,8 +36,8 @@ impl Payload {
         Ok(Self(canonical.into()))
     }
 
-    /// Keeps an object's text as another program wrote it.
-    pub(crate) fn verbatim(text: &str) -> Result<Self, PayloadError> {
+    /// Keeps an object's text as it was stored. It is not looked at beyond its first character.
+    pub fn verbatim(text: &str) -> Result<Self, PayloadError> {
         if text.starts_with('{') { Ok(Self(text.into())) } else { Err(PayloadError::NotAnObject) }
     }
 

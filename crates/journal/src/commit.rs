@@ -1,0 +1,496 @@
+//! From a decision to something durable.
+//!
+//! J1. Nothing is acknowledged before a sync that began after its frame was whole has succeeded.
+//! J2. A decision may rest on frames that are not durable yet: its own sync covers them too.
+//! J3. The first frame of a segment is appended only once everything before it is durable, so one
+//!     sync of the last segment covers the whole journal.
+//! J4. A failed sync is final: the segment is marked, and nobody syncs it again ([`crate::recover`]).
+//! J5. Frames that were there before this process opened the file may belong to a writer that died,
+//!     and the system may have failed to write them back and told nobody who is still alive. They
+//!     are written once more, unchanged, before a sync of ours counts for them.
+//!
+//! ```text
+//! Decided -[append]-> Appended -[wait_durable]-> Durable -> Done
+//!    \ Stale: decide again  \ Full: maintain       \ Failed -[recover]-> Restored | Unknown
+//! ```
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use ringfence_engine::{Failure, StorageError};
+use ringfence_env::{Deadline, RandomFile};
+use ringfence_model::{Fence, FencingToken, Key, Transition};
+
+use crate::audit;
+use crate::codec::page::PageWriter;
+use crate::frame::{self, Header, Kind, SECTOR};
+use crate::hints::{APPEND, SYNC};
+use crate::journal::{Held, Journal, Which};
+use crate::layout::Layout;
+use crate::replica::{Place, Replica, Tail};
+use crate::segment::{FIRST_FRAME, write_full};
+
+/// The longest that a leader waits for as many frames as the last sync covered.
+const LONGEST_GATHER: Duration = Duration::from_micros(300);
+
+/// A decided transition on its way into the journal.
+pub(crate) struct Planned<'a> {
+    pub(crate) keys: &'a [Key],
+    /// The epoch and the frame that it was decided after.
+    pub(crate) seen: (u64, u64),
+    pub(crate) transition: Option<Transition>,
+    pub(crate) end: Ended,
+}
+
+/// How far it has come.
+pub(crate) enum Ended {
+    /// Not appended yet.
+    Waiting,
+    /// Something it rests on has changed: it must be decided again.
+    Stale,
+    /// Appended, or known to change nothing.
+    Appended(Ticket),
+    /// It cannot be stored; nothing was written.
+    Failed(Failure),
+}
+
+/// A frame that was appended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticket {
+    pub(crate) epoch: u64,
+    pub(crate) sequence: u64,
+    pub(crate) token: Option<FencingToken>,
+    /// Whether there is a frame at all.
+    pub(crate) stored: bool,
+}
+
+/// Whether all that was planned came to an end.
+pub(crate) enum Progress {
+    All,
+    /// The segment is full and the next one is not ready.
+    Full,
+}
+
+impl Journal {
+    /// Appends what is still waiting, as far as there is room.
+    pub(crate) fn append(
+        &self,
+        planned: &mut [Planned<'_>],
+        deadline: Deadline,
+    ) -> Result<Progress, Failure> {
+        let held = self.lock(Which::Append, deadline)?;
+        let mut replica = self.replica();
+        self.catch_up_for_writing(&mut replica, &held).map_err(Failure::Untouched)?;
+        let mut batch = Batch::after(&replica);
+        for unit in planned.iter_mut().filter(|unit| matches!(unit.end, Ended::Waiting)) {
+            let stale = unit.seen.0 != replica.epoch()
+                || unit.keys.iter().any(|&key| replica.changed_since(key, unit.seen.1));
+            if stale {
+                unit.end = Ended::Stale;
+                continue;
+            }
+            if changes_nothing(unit) {
+                // It rests on what is there, which must be durable before anybody is told.
+                let ticket = Ticket {
+                    epoch: replica.epoch(),
+                    sequence: batch.sequence,
+                    token: None,
+                    stored: false,
+                };
+                unit.end = Ended::Appended(ticket);
+                continue;
+            }
+            match self.push(&mut batch, &replica, unit) {
+                Ok(true) => {}
+                Ok(false) => {
+                    // What is whole goes first. This one is decided again: its token may be too old
+                    // by the time that there is room.
+                    unit.end = Ended::Stale;
+                    self.flush(&mut batch, &mut replica)?;
+                    if !self.rotate(&mut replica, &held)? {
+                        return Ok(Progress::Full);
+                    }
+                    batch = Batch::after(&replica);
+                }
+                Err(failure) => unit.end = Ended::Failed(failure),
+            }
+        }
+        self.flush(&mut batch, &mut replica)?;
+        Ok(Progress::All)
+    }
+
+    /// Adds a unit's frame to the batch; `false` if there is no room for it.
+    fn push(
+        &self,
+        batch: &mut Batch,
+        replica: &Replica,
+        unit: &mut Planned<'_>,
+    ) -> Result<bool, Failure> {
+        let (edits, audit, token) = match unit.transition.take() {
+            None => return Ok(true),
+            Some(Transition::Edits { edits, audit }) => (edits, audit, None),
+            Some(Transition::Grant(grant)) => {
+                let fence = batch.fence.max(grant.above.0).checked_add(1);
+                let fence = fence.ok_or_else(exhausted)?;
+                let nonce = self.world.entropy.nonce().map_err(|source| {
+                    Failure::Untouched(StorageError::new("draw", "a token", source))
+                })?;
+                let token = FencingToken::new(Fence(fence), nonce);
+                (grant.under(token), None, Some(token))
+            }
+        };
+        let mut page = PageWriter::default();
+        for edit in &edits {
+            assert!(unit.keys.contains(&edit.key), "an edit of a key that was not asked for");
+            page.push(edit.key, edit.to.as_ref());
+        }
+        let header = Header {
+            kind: Kind::Changes,
+            segment: replica.at.segment,
+            sequence: batch.sequence + 1,
+            durable: self.known_durable(&replica.place()),
+            fence: token.map_or(batch.fence, |token| token.fence().0),
+            previous: batch.chain,
+        };
+        let (frame, checksum) = frame::encode(&header, self.table, |out| {
+            page.finish(audit.as_ref().map(|line| line.0.as_str()), out);
+        });
+        let whole = FIRST_FRAME + (frame.len() + SECTOR) as u64;
+        if whole > replica.segment_bytes() {
+            return Err(too_large(replica.segment_bytes()));
+        }
+        // There is always room for a seal.
+        let end = batch.offset + (batch.bytes.len() + frame.len() + SECTOR) as u64;
+        if end > replica.segment_bytes() {
+            return Ok(false);
+        }
+        if let Some(line) = &audit {
+            audit::append(&self.world, &self.layout, line)?;
+        }
+        batch.bytes.extend_from_slice(&frame);
+        (batch.sequence, batch.chain, batch.fence) = (header.sequence, checksum, header.fence);
+        let epoch = replica.epoch();
+        let ticket = Ticket { epoch, sequence: header.sequence, token, stored: true };
+        unit.end = Ended::Appended(ticket);
+        Ok(true)
+    }
+
+    /// Writes the frames of a batch and applies them as everybody else will.
+    fn flush(&self, batch: &mut Batch, replica: &mut Replica) -> Result<(), Failure> {
+        if batch.bytes.is_empty() {
+            return Ok(());
+        }
+        let path = self.layout.segment(replica.slot);
+        let fail = |source| StorageError::new("append to", path.display(), source);
+        let file = self.segments.file(replica.slot).map_err(|why| Failure::Untouched(fail(why)))?;
+        let (from, until) = (replica.at.offset, batch.sequence);
+        let written = write_full(file, &batch.bytes, from);
+        batch.bytes.clear();
+        if let Err(source) = written {
+            // Whatever of it stands must not be taken for a frame by the next one.
+            let first = replica.at.sequence;
+            let erased = write_full(file, &[0; SECTOR], from);
+            let tail = replica.follow(&self.segments, self.table, u64::MAX, false);
+            return Err(match (erased, tail) {
+                (Ok(()), Ok(_)) if replica.at.sequence == first => Failure::Untouched(fail(source)),
+                (erased, _) => Failure::Unknown {
+                    source: fail(source),
+                    restore: fail(erased.err().unwrap_or_else(|| io::ErrorKind::Other.into())),
+                    members: vec![path.display().to_string()],
+                },
+            });
+        }
+        let answer = replica.follow(&self.segments, self.table, until, false);
+        if answer.is_err() || replica.at.sequence != until {
+            let source = match answer {
+                Err(error) => io::Error::other(error.to_string()),
+                Ok(_) => io::Error::other("what was written does not read back"),
+            };
+            let restore = io::Error::other("it cannot be told what is there");
+            return Err(Failure::Unknown {
+                source: fail(source),
+                restore: fail(restore),
+                members: vec![path.display().to_string()],
+            });
+        }
+        batch.offset = replica.at.offset;
+        self.hints.set_appended(replica.epoch(), until);
+        Ok(())
+    }
+
+    /// Goes on in the next segment, if it is ready. J3: only once this one is durable.
+    fn rotate(&self, replica: &mut Replica, held: &Held<'_>) -> Result<bool, Failure> {
+        let path = self.layout.segment(replica.slot);
+        let fail = |source| Failure::Untouched(StorageError::new("seal", path.display(), source));
+        let next = self.segments.find(replica.at.segment + 1).map_err(fail)?;
+        if next.is_none_or(|(_, header)| header.failed_after.is_some()) {
+            return Ok(false);
+        }
+        let header = Header {
+            kind: Kind::Seal,
+            segment: replica.at.segment,
+            sequence: replica.at.sequence + 1,
+            durable: self.known_durable(&replica.place()),
+            fence: replica.fence,
+            previous: replica.at.chain,
+        };
+        let (seal, _) = frame::encode(&header, self.table, |_| {});
+        let file = self.segments.file(replica.slot).map_err(fail)?;
+        write_full(file, &seal, replica.at.offset).map_err(fail)?;
+        self.catch_up_for_writing(replica, held).map_err(Failure::Untouched)?;
+        Ok(true)
+    }
+
+    /// Brings the replica to the end, ready to be appended to. The append lock is held.
+    pub(crate) fn catch_up_for_writing(
+        &self,
+        replica: &mut Replica,
+        held: &Held<'_>,
+    ) -> Result<(), StorageError> {
+        for _ in 0..4 {
+            let tail = self.catch_up(replica).map_err(|error| self.read_error(error))?;
+            if let Tail::Failed { durable } = tail {
+                self.recover(replica, durable, held)?;
+                continue;
+            }
+            self.ensure_named(replica)?;
+            if self.make_old_frames_ours(replica)? {
+                return Ok(());
+            }
+        }
+        let why = io::Error::other("it fails again and again");
+        Err(StorageError::new("bring up to date", self.layout.root().display(), why))
+    }
+
+    /// Makes sure that the checkpoint which decides what counts is in force after a power cut: whoever
+    /// renamed it may not have lived to see to that.
+    fn ensure_named(&self, replica: &Replica) -> Result<(), StorageError> {
+        let (epoch, base) = (replica.epoch(), replica.checkpoint.head.base.sequence);
+        if !self.hints.is_named(epoch, base) {
+            let root = self.layout.root();
+            let synced = self.world.fs.sync_dir(root);
+            synced.map_err(|source| StorageError::new("sync directory", root.display(), source))?;
+            self.hints.set_named(epoch, base);
+        }
+        Ok(())
+    }
+
+    /// J5 and J3. `false` if a sync failed and the state must be looked at again.
+    fn make_old_frames_ours(&self, replica: &mut Replica) -> Result<bool, StorageError> {
+        let place = replica.place();
+        let known = self.known_durable(&place);
+        let suspects = std::mem::take(&mut replica.suspects);
+        for suspect in suspects.iter().filter(|suspect| suspect.sequence > known) {
+            let path = self.layout.segment(suspect.slot);
+            let fail = |source| StorageError::new("write again", path.display(), source);
+            let header = self.segments.header(suspect.slot).map_err(fail)?;
+            if header.is_none_or(|header| header.segment != suspect.segment) {
+                continue;
+            }
+            let file = self.segments.file(suspect.slot).map_err(fail)?;
+            let mut bytes = vec![0; suspect.len];
+            let rewritten = crate::segment::read_full(file, &mut bytes, suspect.offset)
+                .and_then(|_| write_full(file, &bytes, suspect.offset));
+            if let Err(source) = rewritten {
+                replica.suspects = suspects;
+                return Err(fail(source));
+            }
+        }
+        self.vouched.store(true, Ordering::SeqCst);
+        if place.at.offset != FIRST_FRAME || place.at.sequence <= known {
+            return Ok(true);
+        }
+        // The seal of the segment before was written, perhaps by a dead process.
+        let sync = self.lock(Which::Sync, self.long()).map_err(into_storage)?;
+        self.sync_all(&place, &sync)
+    }
+
+    /// What is certainly durable.
+    pub(crate) fn known_durable(&self, place: &Place) -> u64 {
+        let hint = self.hints.durable_here(place.epoch).unwrap_or(0);
+        // A hint from beyond the journal is none.
+        let hint = if hint > place.at.sequence { 0 } else { hint };
+        place.durable.max(hint)
+    }
+
+    /// Syncs the journal up to `place`, and tells. `false` if that failed.
+    fn sync_all(&self, place: &Place, _sync: &Held<'_>) -> Result<bool, StorageError> {
+        let before = self.known_durable(place);
+        let mut slots = vec![place.slot];
+        if place.at.offset == FIRST_FRAME {
+            slots.insert(0, 1 - place.slot);
+        }
+        for slot in slots {
+            let path = self.layout.segment(slot);
+            let fail = |source| StorageError::new("sync", path.display(), source);
+            let Some(header) = self.segments.header(slot).map_err(fail)? else { continue };
+            if header.failed_after.is_some() {
+                return Ok(false);
+            }
+            let synced = self.segments.file(slot).and_then(RandomFile::sync_data);
+            self.syncs.fetch_add(1, Ordering::Relaxed);
+            if synced.is_err() {
+                // Where others could not have said what is durable, all that is there counts.
+                let durable = match self.hints.durable(place.epoch) {
+                    Some(hint) => place.durable.max(hint),
+                    None => place.at.sequence,
+                };
+                self.segments.fail(slot, &header, durable).map_err(fail)?;
+                return Ok(false);
+            }
+        }
+        self.hints.set_last_batch(place.at.sequence.saturating_sub(before));
+        self.hints.set_durable(place.epoch, place.at.sequence);
+        Ok(true)
+    }
+
+    /// Returns once the frame is durable: by a sync of ours or of somebody else.
+    pub(crate) fn wait_durable(&self, ticket: &Ticket) -> Result<(), Failure> {
+        if !self.vouched.load(Ordering::SeqCst) {
+            let held = self.lock(Which::Append, self.long())?;
+            let mut replica = self.replica();
+            self.catch_up_for_writing(&mut replica, &held).map_err(Failure::Untouched)?;
+        }
+        let deadline = self.long();
+        loop {
+            let seen = self.hints.seen(SYNC);
+            if self.hints.durable_here(ticket.epoch).is_some_and(|to| to >= ticket.sequence) {
+                return Ok(());
+            }
+            let sync = self.try_lock(Which::Sync).map_err(|error| unknown(&self.layout, error))?;
+            if let Some(sync) = sync {
+                return self.lead(ticket, sync);
+            }
+            if self.world.clock.left(deadline).is_zero() {
+                let why = io::Error::from(io::ErrorKind::TimedOut);
+                return Err(unknown(&self.layout, StorageError::new("sync", "the journal", why)));
+            }
+            self.hints.wait(SYNC, seen, self.world.clock.left(deadline));
+        }
+    }
+
+    /// Syncs for everybody who has appended.
+    fn lead(&self, ticket: &Ticket, sync: Held<'_>) -> Result<(), Failure> {
+        let durable = self.hints.durable_here(ticket.epoch);
+        if durable.is_some_and(|to| to >= ticket.sequence) {
+            return Ok(());
+        }
+        self.gather(ticket.epoch, durable.unwrap_or(0));
+        let (tail, place) = {
+            let mut replica = self.replica();
+            let tail = match self.catch_up(&mut replica) {
+                Ok(tail) => tail,
+                Err(error) => return Err(unknown(&self.layout, self.read_error(error))),
+            };
+            if replica.epoch() != ticket.epoch {
+                return self.fate(&replica, ticket);
+            }
+            (tail, replica.place())
+        };
+        if tail == Tail::End && place.at.sequence >= ticket.sequence {
+            match self.sync_all(&place, &sync) {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(error) => return Err(unknown(&self.layout, error)),
+            }
+        }
+        drop(sync);
+        // The sync failed, for us or for somebody before us: what counts is decided, once, for all.
+        let held = match self.lock(Which::Append, self.long()) {
+            Ok(held) => held,
+            Err(failure) => return Err(unknown(&self.layout, into_storage(failure))),
+        };
+        let mut replica = self.replica();
+        match self.catch_up_for_writing(&mut replica, &held) {
+            Ok(()) => self.fate(&replica, ticket),
+            Err(error) => Err(unknown(&self.layout, error)),
+        }
+    }
+
+    /// Waits a moment for as many frames as the last sync covered; not at all when alone.
+    fn gather(&self, epoch: u64, durable: u64) {
+        let last = self.hints.last_batch();
+        if last < 2 {
+            return;
+        }
+        let until = self.world.clock.deadline(LONGEST_GATHER);
+        loop {
+            let seen = self.hints.seen(APPEND);
+            let there = self.hints.appended(epoch).unwrap_or(0).saturating_sub(durable);
+            let left = self.world.clock.left(until);
+            if there >= last || left.is_zero() {
+                return;
+            }
+            self.hints.wait(APPEND, seen, left);
+        }
+    }
+
+    /// What became of a frame of an earlier epoch.
+    fn fate(&self, replica: &Replica, ticket: &Ticket) -> Result<(), Failure> {
+        let ended = &replica.checkpoint.head.ended;
+        let end = ended.iter().find(|(epoch, _)| *epoch == ticket.epoch).map(|(_, end)| *end);
+        let dropped = || {
+            let why =
+                io::Error::other("a sync failed, and what it should have covered was dropped");
+            StorageError::new("sync", self.layout.root().display(), why)
+        };
+        match end {
+            Some(end) if ticket.sequence <= end => Ok(()),
+            Some(_) => Err(Failure::Restored(dropped())),
+            None => Err(unknown(&self.layout, dropped())),
+        }
+    }
+}
+
+/// Frames that are being put together, as if they were appended already.
+struct Batch {
+    bytes: Vec<u8>,
+    offset: u64,
+    sequence: u64,
+    chain: u64,
+    fence: u64,
+}
+
+impl Batch {
+    fn after(replica: &Replica) -> Self {
+        Self {
+            bytes: Vec::new(),
+            offset: replica.at.offset,
+            sequence: replica.at.sequence,
+            chain: replica.at.chain,
+            fence: replica.fence,
+        }
+    }
+}
+
+/// No fence is left above one of those in the view.
+pub(crate) fn exhausted() -> Failure {
+    let why = io::Error::other("the fences are exhausted");
+    Failure::Untouched(StorageError::new("issue", "a token", why))
+}
+
+fn changes_nothing(unit: &Planned<'_>) -> bool {
+    matches!(&unit.transition, Some(Transition::Edits { edits, audit: None }) if edits.is_empty())
+}
+
+/// A failure after which nobody can say what counts.
+fn unknown(layout: &Layout, source: StorageError) -> Failure {
+    let why = io::Error::other("nothing could be put back");
+    let restore = StorageError::new("decide", "what counts", why);
+    Failure::Unknown { source, restore, members: vec![layout.root().display().to_string()] }
+}
+
+fn too_large(segment: u64) -> Failure {
+    let why = format!("one call is larger than a segment of {segment} bytes");
+    let why = io::Error::new(io::ErrorKind::InvalidInput, why);
+    Failure::Untouched(StorageError::new("store", "the records", why))
+}
+
+/// The storage error within a failure to lock.
+fn into_storage(failure: Failure) -> StorageError {
+    match failure {
+        Failure::Untouched(error) | Failure::Restored(error) => error,
+        other => StorageError::new("lock", "the journal", io::Error::other(other.to_string())),
+    }
+}

@@ -1,0 +1,126 @@
+//! Independent units that share one sync.
+
+use std::collections::BTreeSet;
+
+use ringfence_engine::{DecideEach, EachReport, Failure, Request, StorageError, UnitOutcome};
+use ringfence_model::Key;
+
+use crate::commit::Ticket;
+use crate::engine::{JournalEngine, UnitEnd, outcome};
+
+/// Decides and appends the units in (shard, id) order of their first key, then waits once.
+pub(crate) fn transact_each(
+    engine: &JournalEngine,
+    units: &[Request<'_>],
+    decide: &mut DecideEach<'_>,
+) -> EachReport {
+    let journal = &engine.journal;
+    let mut order: Vec<usize> = (0..units.len()).collect();
+    order.sort_by_key(|&index| {
+        let key = units.get(index).and_then(|unit| unit.keys.first()).copied();
+        key.map(|key| (key.space, key.id.shard(journal.meta.shards), key.id))
+    });
+    let mut outcomes: Vec<UnitOutcome> = units.iter().map(|_| UnitOutcome::NotBegun).collect();
+    let mut last: Option<Ticket> = None;
+    let mut written = Vec::new();
+    let mut rest = &order[..];
+    while !rest.is_empty() {
+        let (chunk, after) = rest.split_at(disjoint(units, rest));
+        rest = after;
+        let mut requests: Vec<&Request<'_>> =
+            chunk.iter().filter_map(|&index| units.get(index)).collect();
+        let patience = requests.iter().map(|request| request.patience).max().unwrap_or_default();
+        let deadline = journal.world.clock.deadline(patience);
+        let mut failed = false;
+        let ends = engine.run(
+            &mut requests,
+            &mut |at, view| chunk.get(at).and_then(|&index| decide(index, view)),
+            deadline,
+        );
+        match ends {
+            Ok(ends) => {
+                for (&index, end) in chunk.iter().zip(ends) {
+                    let Some(end) = end else { continue };
+                    if let UnitEnd::Appended(ticket) = &end {
+                        last =
+                            last.filter(|last| last.sequence > ticket.sequence).or(Some(*ticket));
+                        if ticket.stored {
+                            written.push(index);
+                        }
+                    }
+                    let end = outcome(end);
+                    failed |= matches!(&end, UnitOutcome::Failed(why) if why.storage().is_some());
+                    put(&mut outcomes, index, end);
+                }
+            }
+            Err(failure) => {
+                failed = failure.storage().is_some();
+                if let Some(&index) = chunk.first() {
+                    put(&mut outcomes, index, UnitOutcome::Failed(failure));
+                }
+                if !failed {
+                    // Nobody could append: the others were as busy.
+                    for &index in chunk.iter().skip(1) {
+                        let what = journal.layout.append_lock().display().to_string();
+                        let busy = Failure::Busy { what, waited: patience };
+                        put(&mut outcomes, index, UnitOutcome::Failed(busy));
+                    }
+                }
+            }
+        }
+        if failed {
+            break;
+        }
+    }
+    let Some(last) = last else { return EachReport { units: outcomes, barriers: 0 } };
+    match journal.wait_durable(&last) {
+        Ok(()) => {
+            journal.maintain_if_due();
+            EachReport { units: outcomes, barriers: u64::from(!written.is_empty()) }
+        }
+        Err(failure) => {
+            for index in written {
+                put(&mut outcomes, index, UnitOutcome::Failed(copy(&failure)));
+            }
+            EachReport { units: outcomes, barriers: 0 }
+        }
+    }
+}
+
+fn put(outcomes: &mut [UnitOutcome], index: usize, outcome: UnitOutcome) {
+    if let Some(slot) = outcomes.get_mut(index) {
+        *slot = outcome;
+    }
+}
+
+/// How many of the units at the beginning of `order` have no key in common.
+fn disjoint(units: &[Request<'_>], order: &[usize]) -> usize {
+    let mut keys: BTreeSet<Key> = BTreeSet::new();
+    let fits = |&&index: &&usize| {
+        let unit = units.get(index).map_or(&[][..], |unit| unit.keys);
+        unit.iter().all(|&key| keys.insert(key))
+    };
+    order.iter().take_while(fits).count().max(1)
+}
+
+/// The failure of one sync is that of every unit it should have covered.
+fn copy(failure: &Failure) -> Failure {
+    let again = |error: &StorageError| {
+        let source = std::io::Error::new(error.source.kind(), error.source.to_string());
+        StorageError::new(error.operation, &error.location, source)
+    };
+    match failure {
+        Failure::Restored(error) => Failure::Restored(again(error)),
+        Failure::Unknown { source, restore, members } => Failure::Unknown {
+            source: again(source),
+            restore: again(restore),
+            members: members.clone(),
+        },
+        other => {
+            let why = std::io::Error::other(other.to_string());
+            let source = StorageError::new("sync", "the journal", why);
+            let restore = again(&source);
+            Failure::Unknown { source, restore, members: Vec::new() }
+        }
+    }
+}

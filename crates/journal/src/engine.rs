@@ -1,0 +1,253 @@
+//! The engine: decides on the replica, without any lock, and appends if nothing changed meanwhile.
+
+use std::sync::Arc;
+
+use ringfence_engine::{
+    Decide, DecideEach, Done, EachReport, Engine, EngineInfo, Failure, Outcome, Request, Scan,
+    StorageError, UnitOutcome,
+};
+use ringfence_env::Deadline;
+use ringfence_model::{
+    BootMoment, Entry, Key, Moment, Space, Timestamp, Transition, View, Writer, WriterBoot,
+};
+
+use crate::commit::{Ended, Planned, Progress};
+use crate::journal::Journal;
+use crate::replica::Replica;
+
+/// A table in one journal. Cheap to clone; every clone and every process may use it at once.
+#[derive(Clone, Debug)]
+pub struct JournalEngine {
+    pub(crate) journal: Arc<Journal>,
+}
+
+/// How often a decision is made again, whatever the patience, because others were faster.
+const TRIES: usize = 16;
+
+impl Engine for JournalEngine {
+    fn info(&self) -> EngineInfo {
+        let journal = &self.journal;
+        EngineInfo {
+            name: "journal",
+            location: journal.layout.root().display().to_string(),
+            table: journal.meta.table.to_string(),
+            default_ttl: journal.meta.ttl,
+            shards: journal.meta.shards.get(),
+        }
+    }
+
+    fn transact(&self, request: &Request<'_>, decide: &mut Decide<'_>) -> Result<Outcome, Failure> {
+        let deadline = self.journal.world.clock.deadline(request.patience);
+        let mut units = [request];
+        let mut ends = self.run(&mut units, &mut |_, view| decide(view), deadline)?;
+        match ends.pop().flatten() {
+            Some(UnitEnd::Refused) => Ok(Outcome::Refused),
+            Some(UnitEnd::Failed(failure)) => Err(failure),
+            Some(UnitEnd::Appended(ticket)) => {
+                self.journal.wait_durable(&ticket)?;
+                self.journal.maintain_if_due();
+                let barriers = u64::from(ticket.stored);
+                Ok(Outcome::Done(Done { token: ticket.token, barriers }))
+            }
+            None => unreachable!("one end per unit"),
+        }
+    }
+
+    fn transact_each(&self, units: &[Request<'_>], decide: &mut DecideEach<'_>) -> EachReport {
+        crate::each::transact_each(self, units, decide)
+    }
+
+    fn view(&self, keys: &[Key], now: Option<Timestamp>) -> Result<View, StorageError> {
+        let mut replica = self.journal.replica();
+        self.catch_up(&mut replica)?;
+        self.view_of(&replica, keys, now)
+    }
+
+    fn scan(&self, space: Space, now: Option<Timestamp>) -> Result<Scan, StorageError> {
+        let mut replica = self.journal.replica();
+        self.catch_up(&mut replica)?;
+        let records = replica.space(space).map_err(|error| self.journal.read_error(error))?;
+        let entries = records.into_iter().map(|(key, record)| (key, Entry::Present(record)));
+        Ok(Scan {
+            moment: self.moment(now),
+            default_ttl: self.journal.meta.ttl,
+            entries: entries.collect(),
+            consistent: true,
+        })
+    }
+}
+
+/// How one unit ended, as far as deciding and appending go.
+pub(crate) enum UnitEnd {
+    Refused,
+    Failed(Failure),
+    Appended(crate::commit::Ticket),
+}
+
+impl JournalEngine {
+    fn catch_up(&self, replica: &mut Replica) -> Result<(), StorageError> {
+        let tail = self.journal.catch_up(replica);
+        tail.map(|_| ()).map_err(|error| self.journal.read_error(error))
+    }
+
+    /// Decides and appends units whose keys are all different; stops deciding at the first failure.
+    /// A unit without an end was not begun.
+    pub(crate) fn run(
+        &self,
+        units: &mut [&Request<'_>],
+        decide: &mut DecideEach<'_>,
+        deadline: Deadline,
+    ) -> Result<Vec<Option<UnitEnd>>, Failure> {
+        for unit in &*units {
+            assert!(unit.keys.is_sorted_by(|a, b| a < b), "keys strictly ascending");
+            assert!(!unit.keys.is_empty(), "at least one key");
+        }
+        if self.journal.locks.is_none() {
+            self.journal.try_lock(crate::journal::Which::Append).map_err(Failure::Untouched)?;
+        }
+        let mut ends: Vec<Option<UnitEnd>> = units.iter().map(|_| None).collect();
+        let mut failed = false;
+        for round in 0.. {
+            let mut planned: Vec<(usize, Planned<'_>)> = Vec::new();
+            for (index, unit) in units.iter().enumerate() {
+                if failed && ends.iter().skip(index).all(Option::is_none) {
+                    break;
+                }
+                if ends.get(index).is_none_or(Option::is_some) {
+                    continue;
+                }
+                let (view, seen) = self.look(unit).map_err(Failure::Untouched)?;
+                let end = match decide(index, &view) {
+                    None => Some(UnitEnd::Refused),
+                    Some(Transition::Grant(grant)) if grant.above.0 == u64::MAX => {
+                        Some(UnitEnd::Failed(crate::commit::exhausted()))
+                    }
+                    Some(transition) => {
+                        let transition = Some(without_repeats(transition, &view));
+                        let end = Ended::Waiting;
+                        planned.push((index, Planned { keys: unit.keys, seen, transition, end }));
+                        None
+                    }
+                };
+                failed |= matches!(end, Some(UnitEnd::Failed(_)));
+                put(&mut ends, index, end);
+                if failed {
+                    break;
+                }
+            }
+            if planned.is_empty() {
+                break;
+            }
+            let (indices, mut plans): (Vec<usize>, Vec<Planned<'_>>) = planned.into_iter().unzip();
+            let progress = self.journal.append(&mut plans, deadline)?;
+            for (index, plan) in indices.into_iter().zip(plans) {
+                let end = match plan.end {
+                    Ended::Waiting | Ended::Stale => None,
+                    Ended::Appended(ticket) => Some(UnitEnd::Appended(ticket)),
+                    Ended::Failed(failure) => Some(UnitEnd::Failed(failure)),
+                };
+                failed |= matches!(end, Some(UnitEnd::Failed(_)));
+                put(&mut ends, index, end);
+            }
+            if let Progress::Full = progress {
+                self.journal.make_room(deadline)?;
+            }
+            if failed || ends.iter().all(Option::is_some) {
+                break;
+            }
+            if round >= TRIES && self.journal.world.clock.left(deadline).is_zero() {
+                let what = self.journal.layout.root().display().to_string();
+                let waited = std::time::Duration::ZERO;
+                for end in ends.iter_mut().filter(|end| end.is_none()) {
+                    let what = what.clone();
+                    *end = Some(UnitEnd::Failed(Failure::Busy { what, waited }));
+                }
+                break;
+            }
+        }
+        Ok(ends)
+    }
+
+    /// The keys as they are now, and the epoch and the frame that is the state after.
+    fn look(&self, request: &Request<'_>) -> Result<(View, (u64, u64)), StorageError> {
+        let mut replica = self.journal.replica();
+        self.catch_up(&mut replica)?;
+        let view = self.view_of(&replica, request.keys, request.now)?;
+        Ok((view, (replica.epoch(), replica.at.sequence)))
+    }
+
+    fn view_of(
+        &self,
+        replica: &Replica,
+        keys: &[Key],
+        now: Option<Timestamp>,
+    ) -> Result<View, StorageError> {
+        let entry = |&key: &Key| {
+            let record = replica.get(key).map_err(|error| self.journal.read_error(error))?;
+            Ok((key, record.map_or(Entry::Vacant, Entry::Present)))
+        };
+        let entries = keys.iter().map(entry).collect::<Result<_, StorageError>>()?;
+        let moment = self.moment(now);
+        let writer = self.writer(now, &moment);
+        Ok(View { moment, writer, default_ttl: self.journal.meta.ttl, entries })
+    }
+
+    /// The moment by every clock of this host, or the caller's own.
+    fn moment(&self, now: Option<Timestamp>) -> Moment {
+        if let Some(now) = now {
+            return Moment::given(now);
+        }
+        let world = &self.journal.world;
+        let boot = world.host.boot.as_ref().map(|boot| BootMoment {
+            boot: boot.clone(),
+            seconds: world.clock.boottime().as_secs_f64(),
+        });
+        Moment { wall: Timestamp::from_unix(world.clock.wall()), boot, store: None }
+    }
+
+    fn writer(&self, now: Option<Timestamp>, moment: &Moment) -> Writer {
+        let boot = moment.boot.as_ref().filter(|_| now.is_none());
+        Writer {
+            host: self.journal.world.host.name.clone(),
+            pid: std::process::id(),
+            boot: boot.map(|boot| WriterBoot { boot: boot.boot.clone(), seconds: boot.seconds }),
+        }
+    }
+}
+
+/// Leaves out edits that store what is there already: that it is durable is all that is needed.
+fn without_repeats(mut transition: Transition, view: &View) -> Transition {
+    if let Transition::Edits { edits, .. } = &mut transition {
+        edits.retain(|edit| {
+            let at = view.entries.binary_search_by_key(&edit.key, |(key, _)| *key).ok();
+            let there = at.and_then(|at| view.entries.get(at)).map(|(_, entry)| entry);
+            match (&edit.to, there) {
+                (None, Some(Entry::Vacant)) => false,
+                (Some(to), Some(Entry::Present(there))) => {
+                    let (new, old) = (to.holder(), there.holder());
+                    // The cheap differences first.
+                    new.updated != old.updated || new.token != old.token || to != there
+                }
+                _ => true,
+            }
+        });
+    }
+    transition
+}
+
+fn put(ends: &mut [Option<UnitEnd>], index: usize, end: Option<UnitEnd>) {
+    if let Some(slot) = ends.get_mut(index)
+        && end.is_some()
+    {
+        *slot = end;
+    }
+}
+
+/// The end of a unit that was appended, once all of the batch is durable or is not.
+pub(crate) fn outcome(end: UnitEnd) -> UnitOutcome {
+    match end {
+        UnitEnd::Refused => UnitOutcome::Refused,
+        UnitEnd::Failed(failure) => UnitOutcome::Failed(failure),
+        UnitEnd::Appended(ticket) => UnitOutcome::Done(ticket.token),
+    }
+}

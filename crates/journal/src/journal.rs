@@ -1,0 +1,209 @@
+//! One open table: its files, its replica, and the locks of its steps.
+//!
+//! Locks are taken in this order and no other: append, sync, maintain. Each is a kernel lock, so it
+//! ends with its holder's process, and a guard of this process's threads around it.
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+use ringfence_engine::{Failure, StorageError};
+use ringfence_env::{Deadline, LockFd, LockMode, World};
+
+use crate::checkpoint::CheckpointError;
+use crate::hints::{APPEND, Hints, SYNC};
+use crate::layout::{FILE_MODE, Layout};
+use crate::meta::TableMeta;
+use crate::replica::{ReadError, Replica, Tail};
+use crate::segment::Segments;
+
+/// An open table.
+#[derive(Debug)]
+pub struct Journal {
+    pub(crate) world: World,
+    pub(crate) layout: Layout,
+    pub(crate) meta: TableMeta,
+    /// The table's identity as a number, for checksums.
+    pub(crate) table: u64,
+    pub(crate) segments: Segments,
+    pub(crate) hints: Hints,
+    pub(crate) replica: Mutex<Replica>,
+    /// Whether a sync of ours counts for every frame there is.
+    pub(crate) vouched: AtomicBool,
+    /// Syncs made by this process.
+    pub(crate) syncs: AtomicU64,
+    /// The last segment that is known to be ready.
+    pub(crate) ready: AtomicU64,
+    /// Absent where the table was opened for reading.
+    pub(crate) locks: Option<Locks>,
+}
+
+/// The kernel locks, each with a guard for the threads of this process.
+#[derive(Debug)]
+pub(crate) struct Locks {
+    append: Mutex<Box<dyn LockFd>>,
+    sync: Mutex<Box<dyn LockFd>>,
+    maintain: Mutex<Box<dyn LockFd>>,
+}
+
+impl Locks {
+    pub(crate) fn open(world: &World, layout: &Layout) -> io::Result<Self> {
+        let open = |path: &Path| world.fs.open_lock(path, true, FILE_MODE).map(Mutex::new);
+        Ok(Self {
+            append: open(&layout.append_lock())?,
+            sync: open(&layout.sync_lock())?,
+            maintain: open(&layout.maintain_lock())?,
+        })
+    }
+}
+
+/// A held lock; given up when dropped.
+#[must_use = "a lock that is dropped is given up"]
+#[derive(Debug)]
+pub(crate) struct Held<'a> {
+    fd: MutexGuard<'a, Box<dyn LockFd>>,
+    tell: Option<(&'a Hints, usize, bool)>,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        // The kernel frees it at the latest when the process ends.
+        let _ = self.fd.unlock();
+        if let Some((hints, word, all)) = self.tell {
+            hints.tell(word, all);
+        }
+    }
+}
+
+/// What a step that may have to wait for a lock does next.
+#[derive(Clone, Copy)]
+pub(crate) enum Which {
+    Append,
+    Sync,
+    Maintain,
+}
+
+impl Journal {
+    fn locks(&self) -> Result<&Locks, StorageError> {
+        self.locks.as_ref().ok_or_else(|| {
+            let why = io::Error::from(io::ErrorKind::ReadOnlyFilesystem);
+            let root = self.layout.root().display();
+            StorageError::new("change a table that was opened for reading at", root, why)
+        })
+    }
+
+    /// Takes a lock if it is free.
+    pub(crate) fn try_lock(&self, which: Which) -> Result<Option<Held<'_>>, StorageError> {
+        let locks = self.locks()?;
+        let (lock, path, tell) = match which {
+            Which::Append => {
+                (&locks.append, self.layout.append_lock(), Some((&self.hints, APPEND, false)))
+            }
+            Which::Sync => (&locks.sync, self.layout.sync_lock(), Some((&self.hints, SYNC, true))),
+            Which::Maintain => (&locks.maintain, self.layout.maintain_lock(), None),
+        };
+        let fd = match lock.try_lock() {
+            Ok(fd) => fd,
+            // Whoever panicked while he held it changed nothing that the next holder does not check.
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(None),
+        };
+        match fd.try_lock(LockMode::Exclusive) {
+            Ok(true) => Ok(Some(Held { fd, tell })),
+            Ok(false) => Ok(None),
+            Err(source) => Err(StorageError::new("lock", path.display(), source)),
+        }
+    }
+
+    /// Takes a lock, waiting until `deadline`.
+    pub(crate) fn lock(&self, which: Which, deadline: Deadline) -> Result<Held<'_>, Failure> {
+        let began = self.world.clock.monotonic();
+        let word = match which {
+            Which::Append => APPEND,
+            Which::Sync | Which::Maintain => SYNC,
+        };
+        loop {
+            let seen = self.hints.seen(word);
+            if let Some(held) = self.try_lock(which).map_err(Failure::Untouched)? {
+                return Ok(held);
+            }
+            let left = self.world.clock.left(deadline);
+            if left.is_zero() {
+                let what = match which {
+                    Which::Append => self.layout.append_lock(),
+                    Which::Sync => self.layout.sync_lock(),
+                    Which::Maintain => self.layout.maintain_lock(),
+                };
+                let waited = self.world.clock.monotonic().saturating_sub(began);
+                return Err(Failure::Busy { what: what.display().to_string(), waited });
+            }
+            self.hints.wait(word, seen, left);
+        }
+    }
+
+    /// The replica of this process.
+    pub(crate) fn replica(&self) -> MutexGuard<'_, Replica> {
+        // A panic while it was held left it between two frames at worst: it is in its chain.
+        self.replica.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Brings the replica to the end of the journal as anybody sees it who holds no lock.
+    pub(crate) fn catch_up(&self, replica: &mut Replica) -> Result<Tail, ReadError> {
+        for _ in 0..16 {
+            match replica.follow(&self.segments, self.table, u64::MAX, false)? {
+                Tail::End => return Ok(Tail::End),
+                // What was dropped may have been applied already.
+                Tail::Failed { durable } => {
+                    let fresh = self.load(durable)?;
+                    let same = fresh.epoch() == replica.epoch();
+                    replica.replace(fresh);
+                    if same {
+                        return Ok(Tail::Failed { durable });
+                    }
+                }
+                Tail::Recycled => {
+                    let fresh = self.load(u64::MAX)?;
+                    replica.replace(fresh);
+                }
+            }
+        }
+        Err(ReadError::NoSegment)
+    }
+
+    /// The state after the frame `until`, or at the end, from the files alone.
+    pub(crate) fn load(&self, until: u64) -> Result<Replica, ReadError> {
+        let mut replica = Replica::load(&*self.world.fs, &self.layout, &self.segments, self.table)?;
+        for _ in 0..16 {
+            match replica.follow(&self.segments, self.table, until, false)? {
+                Tail::Recycled => {
+                    replica =
+                        Replica::load(&*self.world.fs, &self.layout, &self.segments, self.table)?;
+                }
+                Tail::Failed { durable } if replica.at.sequence > durable => {
+                    replica =
+                        Replica::load(&*self.world.fs, &self.layout, &self.segments, self.table)?;
+                    replica.follow(&self.segments, self.table, durable, false)?;
+                    return Ok(replica);
+                }
+                _ => return Ok(replica),
+            }
+        }
+        Err(ReadError::NoSegment)
+    }
+
+    /// A failure to read, as engines report it.
+    pub(crate) fn read_error(&self, error: ReadError) -> StorageError {
+        let source = match error {
+            ReadError::Io(source) | ReadError::Checkpoint(CheckpointError::Io(source)) => source,
+            other => io::Error::new(io::ErrorKind::InvalidData, other.to_string()),
+        };
+        StorageError::new("read the journal of", self.layout.root().display(), source)
+    }
+
+    /// A deadline for what must end but has no patience of its own.
+    pub(crate) fn long(&self) -> Deadline {
+        self.world.clock.deadline(Duration::from_secs(30))
+    }
+}

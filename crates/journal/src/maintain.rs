@@ -1,0 +1,82 @@
+//! Checkpoints, and making the next segment ready, outside of anybody's commit.
+//!
+//! T1. A checkpoint holds only what is durable in the journal: it is written after a sync.
+//! T2. A segment is erased only after a checkpoint that goes on in a later one is in force.
+//! T3. Never for an epoch that has ended: the head in force is looked at under the lock.
+
+use std::sync::atomic::Ordering;
+
+use ringfence_engine::{Failure, StorageError};
+use ringfence_env::Deadline;
+
+use crate::checkpoint::{Checkpoint, Head};
+use crate::commit::Ticket;
+use crate::journal::{Journal, Which};
+use crate::replica::{ReadError, Tail};
+
+impl Journal {
+    /// Does what is due, if nobody else is at it. Failures matter only once there is no room left.
+    pub(crate) fn maintain_if_due(&self) {
+        let due = {
+            let replica = self.replica();
+            replica.at.offset > replica.segment_bytes() / 2
+                && self.ready.load(Ordering::Relaxed) <= replica.at.segment
+        };
+        if due && let Ok(Some(held)) = self.try_lock(Which::Maintain) {
+            // Nobody else is at it. The lock is not kept while a sync is waited for.
+            drop(held);
+            let _ = self.make_room(self.long());
+        }
+    }
+
+    /// Makes the next segment ready, waiting for whoever is at it.
+    pub(crate) fn make_room(&self, deadline: Deadline) -> Result<(), Failure> {
+        let root = self.layout.root();
+        let fail =
+            |source| Failure::Untouched(StorageError::new("make room in", root.display(), source));
+        let read = |error: ReadError| Failure::Untouched(self.read_error(error));
+        let (head, records) = {
+            let mut replica = self.replica();
+            if self.catch_up(&mut replica).map_err(read)? != Tail::End {
+                return Ok(());
+            }
+            let head =
+                Head { base: replica.at, fence: replica.fence, ..replica.checkpoint.head.clone() };
+            (head, replica.records())
+        };
+        // T1.
+        let (epoch, sequence) = (head.epoch, head.base.sequence);
+        self.wait_durable(&Ticket { epoch, sequence, token: None, stored: false })?;
+        let _held = self.lock(Which::Maintain, deadline)?;
+        let now = Checkpoint::open(&*self.world.fs, &self.layout, self.table);
+        let now = now.map_err(|error| read(error.into()))?.head;
+        // T3, and somebody may have been faster.
+        if now.epoch != head.epoch || now.base.segment > head.base.segment {
+            return Ok(());
+        }
+        let Some((slot, header)) = self.segments.find(head.base.segment).map_err(fail)? else {
+            return Ok(());
+        };
+        if header.failed_after.is_some() {
+            return Ok(());
+        }
+        let next = self.segments.header(1 - slot).map_err(fail)?;
+        if next.is_none_or(|header| header.segment <= head.base.segment) {
+            // T2.
+            if now.base.segment < head.base.segment {
+                self.write_checkpoint(&head, records).map_err(Failure::Untouched)?;
+            }
+            // One that somebody else renamed may not be in force after a power cut.
+            self.world.fs.sync_dir(self.layout.root()).map_err(fail)?;
+            let number = head.base.segment + 1;
+            self.segments.prepare(1 - slot, number, self.meta.segment_bytes).map_err(fail)?;
+        }
+        self.ready.store(head.base.segment + 1, Ordering::Relaxed);
+        // Begins with the checkpoint from now on, so that changes do not pile up.
+        let mut replica = self.replica();
+        if let Ok(fresh) = self.load(u64::MAX) {
+            replica.replace(fresh);
+        }
+        Ok(())
+    }
+}

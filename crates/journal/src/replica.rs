@@ -1,0 +1,425 @@
+//! The state of the table in this process: a checkpoint, and what the frames after it changed.
+//!
+//! R1. A frame is applied only in its chain, so two replicas at one frame are alike.
+//! R2. The end of the journal is where no frame follows *in a segment that is still the same*: the
+//!     header is looked at after the last frame that did not read.
+//! R3. Bytes that do not read are a torn tail unless a later frame calls them durable; then they are
+//!     damage, which is reported and never cut off.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::io;
+use std::sync::Arc;
+
+use ringfence_env::Fs;
+use ringfence_model::{Key, Record, Space};
+
+use crate::checkpoint::{Checkpoint, CheckpointError, Position};
+use crate::codec::Malformed;
+use crate::codec::page::{Page, Stored};
+use crate::frame::{self, Checked, HEADER, Kind, NoFrame, SECTOR};
+use crate::layout::Layout;
+use crate::segment::{FIRST_FRAME, SegmentHeader, Segments, read_full};
+
+/// The first read of the tail; where there is more, further ones are longer.
+const FIRST_READ: usize = 4096;
+const LONG_READ: usize = 128 * 1024;
+/// How often a checkpoint is opened again whose segment was taken for a new one meanwhile.
+const LOADS: usize = 16;
+
+/// What the journal is in this process.
+#[derive(Debug)]
+pub struct Replica {
+    /// The checkpoint it began with.
+    pub checkpoint: Arc<Checkpoint>,
+    /// The frame it is at.
+    pub at: Position,
+    /// The file of that frame's segment.
+    pub slot: usize,
+    /// The highest fence issued.
+    pub fence: u64,
+    /// A sequence number that some frame called durable.
+    pub durable: u64,
+    /// Frames that were there when the segments were opened.
+    pub suspects: Vec<Suspect>,
+    changed: Changed,
+    segment_bytes: u64,
+}
+
+/// A frame whose bytes this process did not see being written.
+#[derive(Clone, Copy, Debug)]
+pub struct Suspect {
+    /// Its sequence number.
+    pub sequence: u64,
+    /// Its segment.
+    pub segment: u64,
+    /// The file of that segment.
+    pub slot: usize,
+    /// Where it begins.
+    pub offset: u64,
+    /// Its bytes with the padding.
+    pub len: usize,
+}
+
+type Changed = HashMap<Key, (u64, Stored), BuildHasherDefault<KeyHasher>>;
+
+/// Keys are digests already.
+#[derive(Debug, Default)]
+pub struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let word = chunk.iter().fold(0_u64, |word, byte| word << 8 | u64::from(*byte));
+            self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        }
+    }
+}
+
+/// Where a replica is, without its records.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// The epoch.
+    pub epoch: u64,
+    /// The frame.
+    pub at: Position,
+    /// The file of its segment.
+    pub slot: usize,
+    /// A sequence number that some frame called durable.
+    pub durable: u64,
+}
+
+/// Where following the journal ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tail {
+    /// At its end.
+    End,
+    /// A sync of this segment failed; frames after `durable` do not count.
+    Failed {
+        /// The last frame that does.
+        durable: u64,
+    },
+    /// The segment is another one by now: the state must be loaded again.
+    Recycled,
+}
+
+impl Replica {
+    /// Loads the checkpoint in force. Nothing is followed yet.
+    pub fn load(
+        fs: &dyn Fs,
+        layout: &Layout,
+        segments: &Segments,
+        table: u64,
+    ) -> Result<Self, ReadError> {
+        for _ in 0..LOADS {
+            let checkpoint = Checkpoint::open(fs, layout, table)?;
+            let base = checkpoint.head.base;
+            if let Some((slot, header)) = segments.find(base.segment)? {
+                return Ok(Self {
+                    at: base,
+                    slot,
+                    fence: checkpoint.head.fence,
+                    durable: base.sequence,
+                    suspects: Vec::new(),
+                    changed: Changed::default(),
+                    segment_bytes: header.bytes,
+                    checkpoint: Arc::new(checkpoint),
+                });
+            }
+        }
+        Err(ReadError::NoSegment)
+    }
+
+    /// Takes a state that was loaded anew; what is still to be written again stays so.
+    pub fn replace(&mut self, mut fresh: Self) {
+        fresh.suspects = std::mem::take(&mut self.suspects);
+        *self = fresh;
+    }
+
+    /// The epoch it is in.
+    pub fn epoch(&self) -> u64 {
+        self.checkpoint.head.epoch
+    }
+
+    /// Where it is.
+    pub fn place(&self) -> Place {
+        Place { epoch: self.epoch(), at: self.at, slot: self.slot, durable: self.durable }
+    }
+
+    /// Bytes of the segment it is in.
+    pub fn segment_bytes(&self) -> u64 {
+        self.segment_bytes
+    }
+
+    /// Applies every frame that follows, up to the sequence number `until`.
+    pub fn follow(
+        &mut self,
+        segments: &Segments,
+        table: u64,
+        until: u64,
+        suspect: bool,
+    ) -> Result<Tail, ReadError> {
+        let mut want = FIRST_READ;
+        let mut buffer = Vec::new();
+        loop {
+            let room = usize::try_from(self.segment_bytes.saturating_sub(self.at.offset));
+            let room = room.unwrap_or(usize::MAX);
+            let asked = want.min(room);
+            buffer.resize(asked, 0);
+            let read = read_full(segments.file(self.slot)?, &mut buffer, self.at.offset)?;
+            buffer.truncate(read);
+            let segment = self.at.segment;
+            let (more, used) = self.apply_all(segments, table, &buffer, until, suspect)?;
+            match more {
+                More::Enough => return Ok(Tail::End),
+                More::Recycled => return Ok(Tail::Recycled),
+                More::OtherSegment => want = FIRST_READ,
+                // The rest of a frame that is longer than what was read.
+                More::Read(least) if used > 0 || asked < least.min(room) => {
+                    want = least.max(LONG_READ);
+                }
+                More::Read(_) | More::None => return self.end(segments, segment),
+            }
+        }
+    }
+
+    fn end(&self, segments: &Segments, segment: u64) -> Result<Tail, ReadError> {
+        Ok(match segments.header(self.slot)? {
+            Some(SegmentHeader { segment: now, failed_after: None, .. }) if now == segment => {
+                Tail::End
+            }
+            Some(SegmentHeader { segment: now, failed_after: Some(durable), .. })
+                if now == segment =>
+            {
+                Tail::Failed { durable }
+            }
+            _ => Tail::Recycled,
+        })
+    }
+
+    /// Applies the frames at the beginning of `bytes`; says what is missing, and how many it used.
+    fn apply_all(
+        &mut self,
+        segments: &Segments,
+        table: u64,
+        bytes: &[u8],
+        until: u64,
+        suspect: bool,
+    ) -> Result<(More, usize), ReadError> {
+        let mut used = 0;
+        loop {
+            if self.at.sequence >= until {
+                return Ok((More::Enough, used));
+            }
+            let rest = bytes.get(used..).unwrap_or_default();
+            let room = self.segment_bytes.saturating_sub(self.at.offset);
+            let limit = usize::try_from(room).unwrap_or(usize::MAX);
+            let checked = match frame::read(rest, table, limit) {
+                Ok(checked) if self.is_next(&checked) => checked,
+                Err(NoFrame::Short(least)) => return Ok((More::Read(least), used)),
+                Ok(_) | Err(NoFrame::Bad) => return Ok((More::None, used)),
+            };
+            if suspect {
+                self.suspects.push(Suspect {
+                    sequence: checked.header.sequence,
+                    segment: self.at.segment,
+                    slot: self.slot,
+                    offset: self.at.offset,
+                    len: checked.len,
+                });
+            }
+            let frame = rest.get(..HEADER + checked.body).unwrap_or_default();
+            self.apply(&checked, frame)?;
+            used += checked.len;
+            if checked.header.kind == Kind::Seal {
+                let next = self.at.segment + 1;
+                let Some((slot, header)) = segments.find(next)? else {
+                    return Ok((More::Recycled, used));
+                };
+                self.at = Position { segment: next, offset: FIRST_FRAME, ..self.at };
+                (self.slot, self.segment_bytes) = (slot, header.bytes);
+                return Ok((More::OtherSegment, used));
+            }
+        }
+    }
+
+    fn is_next(&self, checked: &Checked) -> bool {
+        let header = &checked.header;
+        header.segment == self.at.segment
+            && header.sequence == self.at.sequence + 1
+            && header.previous == self.at.chain
+    }
+
+    fn apply(&mut self, checked: &Checked, frame: &[u8]) -> Result<(), ReadError> {
+        if checked.header.kind == Kind::Changes {
+            let contents = Page::read(frame.to_vec(), HEADER).map_err(|reason| {
+                ReadError::Damaged { segment: self.at.segment, offset: self.at.offset, reason }
+            })?;
+            for (key, stored) in contents.members {
+                self.changed.insert(key, (checked.header.sequence, stored));
+            }
+        }
+        self.at.offset += checked.len as u64;
+        self.at.sequence = checked.header.sequence;
+        self.at.chain = checked.checksum;
+        self.fence = self.fence.max(checked.header.fence);
+        self.durable = self.durable.max(checked.header.durable);
+        Ok(())
+    }
+
+    /// R3. Looks for a frame that calls durable what does not read at the end of the journal.
+    pub fn look_for_damage(&self, segments: &Segments, table: u64) -> Result<(), ReadError> {
+        let reason = Malformed("a frame that was acknowledged");
+        let damaged = || {
+            let (segment, offset) = (self.at.segment, self.at.offset);
+            Err(ReadError::Damaged { segment, offset, reason })
+        };
+        let room = self.segment_bytes.saturating_sub(self.at.offset);
+        let mut rest = vec![0; usize::try_from(room).unwrap_or(0)];
+        let read = read_full(segments.file(self.slot)?, &mut rest, self.at.offset)?;
+        rest.truncate(read);
+        let calls_durable = |bytes: &[u8], segment| {
+            frame::read(bytes, table, usize::MAX).is_ok_and(|checked| {
+                checked.header.segment == segment && checked.header.durable > self.at.sequence
+            })
+        };
+        for at in (0..rest.len()).step_by(SECTOR) {
+            if calls_durable(rest.get(at..).unwrap_or_default(), self.at.segment) {
+                return damaged();
+            }
+        }
+        let next = self.at.segment + 1;
+        if let Some((slot, _)) = segments.find(next)? {
+            let mut first = vec![0; LONG_READ];
+            let read = read_full(segments.file(slot)?, &mut first, FIRST_FRAME)?;
+            if calls_durable(first.get(..read).unwrap_or_default(), next) {
+                return damaged();
+            }
+        }
+        Ok(())
+    }
+
+    /// What is stored under a key, and the number of the frame that changed it, if that is known.
+    pub fn get(&self, key: Key) -> Result<Option<Record>, ReadError> {
+        let stored = match self.changed.get(&key) {
+            Some((_, stored)) => Some(stored.clone()),
+            None => self.checkpoint.get(key)?,
+        };
+        let record = stored.map(|stored| stored.record()).transpose();
+        Ok(record.map_err(|reason| self.damaged_record(reason))?.flatten())
+    }
+
+    fn damaged_record(&self, reason: Malformed) -> ReadError {
+        ReadError::Damaged { segment: self.at.segment, offset: self.at.offset, reason }
+    }
+
+    /// Whether `key` may have changed after the frame `sequence`.
+    pub fn changed_since(&self, key: Key, sequence: u64) -> bool {
+        // What a checkpoint swallowed is no longer known one by one.
+        self.checkpoint.head.base.sequence > sequence
+            || self.changed.get(&key).is_some_and(|(changed, _)| *changed > sequence)
+    }
+
+    /// How many keys have changed since the checkpoint.
+    pub fn changes(&self) -> usize {
+        self.changed.len()
+    }
+
+    /// Every record in key order.
+    pub fn records(&self) -> Records {
+        let mut changed: Vec<(Key, Stored)> =
+            self.changed.iter().map(|(key, (_, stored))| (*key, stored.clone())).collect();
+        changed.sort_unstable_by(|a, b| a.0.cmp(&b.0).reverse());
+        Records { checkpoint: self.checkpoint.clone(), block: 0, in_block: Vec::new(), changed }
+    }
+
+    /// Every record of one space, in key order.
+    pub fn space(&self, space: Space) -> Result<Vec<(Key, Record)>, ReadError> {
+        let mut found = Vec::new();
+        for item in self.records() {
+            let (key, stored) = item?;
+            if key.space == space
+                && let Some(record) = stored.record().map_err(|why| self.damaged_record(why))?
+            {
+                found.push((key, record));
+            }
+        }
+        Ok(found)
+    }
+}
+
+enum More {
+    Enough,
+    None,
+    Read(usize),
+    OtherSegment,
+    Recycled,
+}
+
+/// A checkpoint and later changes, merged in key order.
+#[derive(Debug)]
+pub struct Records {
+    checkpoint: Arc<Checkpoint>,
+    block: usize,
+    in_block: Vec<(Key, Stored)>,
+    changed: Vec<(Key, Stored)>,
+}
+
+impl Iterator for Records {
+    type Item = Result<(Key, Stored), CheckpointError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.in_block.is_empty() && self.block < self.checkpoint.blocks() {
+            match self.checkpoint.block(self.block) {
+                Ok(records) => self.in_block = records.iter().rev().cloned().collect(),
+                Err(error) => {
+                    self.block = usize::MAX;
+                    return Some(Err(error));
+                }
+            }
+            self.block += 1;
+        }
+        let old = self.in_block.last().map(|(key, _)| *key);
+        let new = self.changed.last().map(|(key, _)| *key);
+        match (old, new) {
+            (Some(old), Some(new)) if old < new => self.in_block.pop().map(Ok),
+            (Some(old), Some(new)) => {
+                if old == new {
+                    self.in_block.pop();
+                }
+                self.changed.pop().map(Ok)
+            }
+            (Some(_), None) => self.in_block.pop().map(Ok),
+            (None, _) => self.changed.pop().map(Ok),
+        }
+    }
+}
+
+/// Why the journal was not read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The operating system refused.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The checkpoint was not read.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The checkpoint goes on in a segment that is not there.
+    #[error("the segment that the checkpoint goes on in is not there")]
+    NoSegment,
+    /// Something acknowledged does not read.
+    #[error("segment {segment} is damaged at byte {offset}: {reason}; nothing was changed")]
+    Damaged {
+        /// The segment.
+        segment: u64,
+        /// Where.
+        offset: u64,
+        /// What.
+        reason: Malformed,
+    },
+}
