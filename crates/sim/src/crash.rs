@@ -1,20 +1,25 @@
 //! What a power cut may leave of a disk.
 //!
 //! Every change that no sync covered survives or not, by itself. A write survives whole, as its
-//! first half, as zeros of the right length, or not at all. Names survive in any subset per
-//! directory, or, with [`Order::Prefix`], as the directory's log cut at some point.
+//! first half, as zeros of the right length, in some of its sectors, or not at all (see the module
+//! `part`). Names survive in any subset per directory, or, with [`Order::Prefix`], as the
+//! directory's log cut at some point.
 //!
 //! The number of reachable disks is the product of all these choices. Up to a cap all are visited;
-//! beyond it the extremes and a seeded sample are, and the answer says so.
+//! beyond it the extremes and a seeded sample are, and the answer says so. Temporaries are left all
+//! or none, unless [`CrashModel::vary_temporaries`] asks for more: nothing reads them, and repair
+//! removes each by itself, so which of them are left tells no two recoveries apart.
+
+mod part;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::disk::{
-    Body, Change as _, DataChange, Disk, Fate, Ino, Inode, Logged, NameChange, Names, ROOT,
-};
+use crate::disk::{Body, Disk, Fate, Ino, Inode, Logged, NameChange, Names, ROOT};
 use crate::rng::Rng;
+use part::Part;
 
 /// In what order a directory's changes reach the medium.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,13 +38,17 @@ pub struct CrashModel {
     pub cap: usize,
     /// The order of names.
     pub order: Order,
-    /// Whether the bytes of files whose name ends in `.tmp` are varied too. Nothing reads them.
+    /// Whether files whose name ends in `.tmp` are varied one by one, and their bytes too.
     pub vary_temporaries: bool,
+    /// Whether a sector that was being written may be left unreadable as a whole, with what stood
+    /// in it before. Devices promise not to; a format that keeps acknowledged bytes out of sectors
+    /// that it still writes need not believe them.
+    pub spoilt_sectors: bool,
 }
 
 impl Default for CrashModel {
     fn default() -> Self {
-        Self { cap: 1024, order: Order::Any, vary_temporaries: false }
+        Self { cap: 1024, order: Order::Any, vary_temporaries: false, spoilt_sectors: false }
     }
 }
 
@@ -54,39 +63,6 @@ pub struct CrashStates {
     pub exhaustive: bool,
 }
 
-/// How one change of a file ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
-    Whole,
-    Nothing,
-    Half,
-    Zeros,
-}
-
-const PARTS: [Part; 4] = [Part::Whole, Part::Nothing, Part::Half, Part::Zeros];
-
-fn parts_of(change: &DataChange) -> usize {
-    match change {
-        DataChange::Write { .. } => PARTS.len(),
-        DataChange::SetLen(_) => 2,
-    }
-}
-
-fn apply_part(change: &DataChange, part: Part, to: &mut Vec<u8>) {
-    match (change, part) {
-        (_, Part::Nothing) => {}
-        (DataChange::Write { at, bytes }, Part::Half) => {
-            let half = bytes[..bytes.len() / 2].into();
-            DataChange::Write { at: *at, bytes: half }.apply(to);
-        }
-        (DataChange::Write { at, bytes }, Part::Zeros) => {
-            let zeros = vec![0; bytes.len()].into();
-            DataChange::Write { at: *at, bytes: zeros }.apply(to);
-        }
-        (change, _) => change.apply(to),
-    }
-}
-
 /// The names of every directory, after some choice.
 type Tree = BTreeMap<Ino, Arc<Names>>;
 
@@ -98,7 +74,10 @@ impl Disk {
         let mut plans = Vec::new();
         for tree in trees {
             let slots = self.slots(&tree, model);
-            let choices = slots.iter().map(|slot| slot.parts as u128).product::<u128>();
+            let choices = slots
+                .iter()
+                .map(|slot| slot.parts.len() as u128)
+                .fold(1_u128, u128::saturating_mul);
             space = space.saturating_add(choices);
             plans.push((tree, slots, choices));
         }
@@ -116,22 +95,22 @@ impl Disk {
                     keep(self.collapse(tree, slots, |slot| {
                         let mut rest = number;
                         for earlier in &slots[..slot] {
-                            rest /= earlier.parts as u128;
+                            rest /= earlier.parts.len() as u128;
                         }
-                        usize::try_from(rest % slots[slot].parts as u128).unwrap_or(0)
+                        usize::try_from(rest % slots[slot].parts.len() as u128).unwrap_or(0)
                     }));
                 }
             }
         } else {
             // The extremes: all of it, none of it, and each change of bytes lost by itself.
             for (tree, slots, _) in plans.iter().take(model.cap / 4 + 1) {
-                for part in 0..PARTS.len() {
-                    keep(self.collapse(tree, slots, |slot| part.min(slots[slot].parts - 1)));
+                for part in 0..part::PLAIN {
+                    keep(self.collapse(tree, slots, |slot| part.min(slots[slot].parts.len() - 1)));
                 }
             }
             for _ in 0..model.cap {
                 let (tree, slots, _) = &plans[rng.index(plans.len())];
-                let choice: Vec<usize> = slots.iter().map(|slot| rng.index(slot.parts)).collect();
+                let choice: Vec<usize> = slots.iter().map(|slot| slot.draw(rng)).collect();
                 keep(self.collapse(tree, slots, |slot| choice[slot]));
             }
             disks.truncate(model.cap);
@@ -143,15 +122,32 @@ impl Disk {
     #[must_use]
     pub fn crash(&self, rng: &mut Rng) -> Disk {
         let model = CrashModel { vary_temporaries: true, ..CrashModel::default() };
-        let tree = self.random_tree(model.order, rng);
+        let tree = self.random_tree(&model, rng);
         let slots = self.slots(&tree, &model);
         // Now and then everything or nothing survives: the middle alone would miss the ends.
         let choice: Vec<usize> = match rng.below(4) {
             0 => slots.iter().map(|_| 0).collect(),
             1 => slots.iter().map(|_| 1).collect(),
-            _ => slots.iter().map(|slot| rng.index(slot.parts)).collect(),
+            _ => slots.iter().map(|slot| slot.draw(rng)).collect(),
         };
-        self.collapse(&tree, &slots, |slot| choice[slot])
+        let mut disk = self.collapse(&tree, &slots, |slot| choice[slot]);
+        for (ino, words) in &self.words {
+            disk.forget_words(*ino, words, rng);
+        }
+        disk
+    }
+
+    /// What the file holds that memory was mapped to: what it held, or anything.
+    fn forget_words(&mut self, ino: Ino, words: &[u64], rng: &mut Rng) {
+        let choice = rng.below(3);
+        let Some(inode) = self.inodes.get_mut(&ino).filter(|_| choice > 0) else { return };
+        let Body::File(data) = &inode.body else { return };
+        let mut bytes = (*data.now).clone();
+        for (chunk, word) in bytes.chunks_exact_mut(8).zip(words) {
+            let word = if choice == 1 { *word } else { rng.draw() };
+            chunk.copy_from_slice(&word.to_le_bytes());
+        }
+        Arc::make_mut(inode).body = Body::File(Logged::durable(bytes));
     }
 
     /// The directories with changes at risk, and how many each has.
@@ -168,14 +164,10 @@ impl Disk {
     /// Distinct sets of names; how many choices led to them; whether all choices were made.
     fn trees(&self, model: &CrashModel, rng: &mut Rng) -> (Vec<Tree>, u128, bool) {
         let risky = self.risky();
-        let ways = |logged: &Logged<Names, NameChange>| match model.order {
-            Order::Any => 1_u128.checked_shl(u32::try_from(logged.at_risk()).unwrap_or(u32::MAX)),
-            Order::Prefix => Some(logged.at_risk() as u128 + 1),
-        };
-        let space = risky
-            .iter()
-            .map(|(_, logged)| ways(logged).unwrap_or(u128::MAX))
-            .fold(1_u128, u128::saturating_mul);
+        let ways: Vec<u128> = risky.iter().map(|(_, logged)| ways(logged, model)).collect();
+        // One more choice for all temporaries together.
+        let temporaries = 1 + u128::from(!model.vary_temporaries && has_temporaries(&risky));
+        let space = ways.iter().copied().fold(temporaries, u128::saturating_mul);
         // Many choices of names lead to the same tree, so more of them are looked at than kept.
         let all = space <= 16 * model.cap as u128;
         let mut trees = Vec::new();
@@ -187,40 +179,42 @@ impl Disk {
         };
         if all {
             for number in 0..space {
-                let mut rest = number;
-                let choice = risky.iter().map(|(ino, logged)| {
-                    let ways = ways(logged).unwrap_or(u128::MAX);
+                let (mut rest, left) =
+                    (number % (space / temporaries), number < space / temporaries);
+                let choice = risky.iter().zip(&ways).map(|((ino, logged), ways)| {
                     let mine = rest % ways;
                     rest /= ways;
-                    (
-                        *ino,
-                        names_after(logged, model.order, &mut |index| mine >> index & 1 == 1, mine),
-                    )
+                    (*ino, names_by_number(logged, model, mine, left))
                 });
                 keep(choice.collect());
             }
         } else {
-            for way in 0..2 {
-                let choice = risky.iter().map(|(ino, logged)| {
-                    let all = logged.at_risk() as u128;
-                    (*ino, names_after(logged, model.order, &mut |_| way == 0, all * (1 - way)))
-                });
+            for survives in [true, false] {
+                let choice =
+                    risky.iter().map(|(ino, logged)| (*ino, names_after(logged, |_| survives)));
                 keep(choice.collect());
             }
             for _ in 0..model.cap {
-                keep(self.random_tree(model.order, rng));
+                keep(self.random_tree(model, rng));
             }
         }
         (trees, space, all)
     }
 
-    fn random_tree(&self, order: Order, rng: &mut Rng) -> Tree {
+    fn random_tree(&self, model: &CrashModel, rng: &mut Rng) -> Tree {
         let mut tree = Tree::new();
+        let left = rng.chance(500_000);
         for (ino, logged) in self.risky() {
             let prefix = rng.below(logged.at_risk() as u64 + 1);
             // A biased coin per directory: "nearly all" and "nearly none" come up too.
             let bias = [500_000, 850_000, 150_000][rng.index(3)];
-            let names = names_after(logged, order, &mut |_| rng.chance(bias), u128::from(prefix));
+            let names = match model.order {
+                Order::Prefix => names_by_number(logged, model, u128::from(prefix), left),
+                Order::Any => names_after(logged, |change| match temporary(change, model) {
+                    Some(made) => made == left,
+                    None => rng.chance(bias),
+                }),
+            };
             tree.insert(ino, names);
         }
         tree
@@ -261,7 +255,11 @@ impl Disk {
                 }
                 for (index, (change, fate)) in data.log.iter().enumerate() {
                     if *fate != Fate::Durable {
-                        slots.push(Slot { ino, index, parts: parts_of(change) });
+                        slots.push(Slot {
+                            ino,
+                            index,
+                            parts: part::of(change, model.spoilt_sectors),
+                        });
                     }
                 }
             }
@@ -271,6 +269,7 @@ impl Disk {
 
     fn collapse(&self, tree: &Tree, slots: &[Slot], choose: impl Fn(usize) -> usize) -> Disk {
         let mut disk = self.clone();
+        disk.words.clear();
         let mut inodes = BTreeMap::new();
         let mut todo = vec![ROOT];
         while let Some(ino) = todo.pop() {
@@ -294,11 +293,11 @@ impl Disk {
                     for (index, (change, fate)) in logged.log.iter().enumerate() {
                         let slot = slots.iter().position(|s| s.ino == ino && s.index == index);
                         let part = match slot {
-                            Some(slot) => PARTS[choose(slot)],
+                            Some(slot) => slots[slot].parts[choose(slot)],
                             None if *fate == Fate::Durable => Part::Whole,
                             None => Part::Nothing,
                         };
-                        apply_part(change, part, &mut bytes);
+                        part.apply(change, &mut bytes);
                     }
                     Body::File(Logged::durable(bytes))
                 }
@@ -315,138 +314,86 @@ impl Disk {
 struct Slot {
     ino: Ino,
     index: usize,
-    parts: usize,
+    parts: Vec<Part>,
 }
 
-fn is_temporary(name: &std::ffi::OsStr) -> bool {
+impl Slot {
+    /// Whole, not at all, or in any other way: a third each, however many other ways there are.
+    fn draw(&self, rng: &mut Rng) -> usize {
+        match rng.index(3) {
+            2 => rng.index(self.parts.len()),
+            end => end,
+        }
+    }
+}
+
+fn is_temporary(name: &OsStr) -> bool {
     Path::new(name).extension().is_some_and(|extension| extension == "tmp")
+}
+
+/// Whether a change only makes a temporary (`true`) or removes one (`false`), where the model does
+/// not vary them one by one.
+fn temporary(change: &NameChange, model: &CrashModel) -> Option<bool> {
+    match change {
+        _ if model.vary_temporaries => None,
+        NameChange::Set(name, _) => is_temporary(name).then_some(true),
+        NameChange::Remove(name) => is_temporary(name).then_some(false),
+        NameChange::Move(..) => None,
+    }
+}
+
+fn at_risk(logged: &Logged<Names, NameChange>) -> impl Iterator<Item = &NameChange> {
+    logged.log.iter().filter(|(_, fate)| *fate != Fate::Durable).map(|(change, _)| change)
+}
+
+fn has_temporaries(risky: &[(Ino, &Logged<Names, NameChange>)]) -> bool {
+    let mut names = risky.iter().flat_map(|(_, logged)| at_risk(logged));
+    names.any(|change| temporary(change, &CrashModel::default()).is_some())
+}
+
+/// How many choices there are for one directory, temporaries aside.
+fn ways(logged: &Logged<Names, NameChange>, model: &CrashModel) -> u128 {
+    match model.order {
+        Order::Any => {
+            let free = at_risk(logged).filter(|change| temporary(change, model).is_none()).count();
+            1_u128.checked_shl(u32::try_from(free).unwrap_or(u32::MAX)).unwrap_or(u128::MAX)
+        }
+        Order::Prefix => logged.at_risk() as u128 + 1,
+    }
+}
+
+/// One of those choices; `left` says whether temporaries are.
+fn names_by_number(
+    logged: &Logged<Names, NameChange>,
+    model: &CrashModel,
+    number: u128,
+    left: bool,
+) -> Arc<Names> {
+    let mut index = 0_u32;
+    names_after(logged, |change| match (model.order, temporary(change, model)) {
+        (Order::Any, Some(made)) => made == left,
+        (order, _) => {
+            index += 1;
+            match order {
+                Order::Any => number >> (index - 1) & 1 == 1,
+                Order::Prefix => u128::from(index - 1) < number,
+            }
+        }
+    })
 }
 
 fn names_after(
     logged: &Logged<Names, NameChange>,
-    order: Order,
-    survives: &mut dyn FnMut(usize) -> bool,
-    prefix: u128,
+    mut survives: impl FnMut(&NameChange) -> bool,
 ) -> Arc<Names> {
     let mut names = (*logged.base).clone();
-    let mut risks = 0..;
     for (change, fate) in &logged.log {
-        let kept = *fate == Fate::Durable || {
-            let index = risks.next().unwrap_or(usize::MAX);
-            match order {
-                Order::Any => survives(index),
-                Order::Prefix => (index as u128) < prefix,
-            }
-        };
-        if kept {
-            change.apply(&mut names);
+        if *fate == Fate::Durable || survives(change) {
+            crate::disk::Change::apply(change, &mut names);
         }
     }
     Arc::new(names)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn write(disk: &mut Disk, path: &str, text: &str) -> Ino {
-        let ino = disk.create(Path::new(path), 0o600, 0.0).unwrap();
-        disk.change(ino, DataChange::Write { at: 0, bytes: text.as_bytes().into() }, 0.0);
-        ino
-    }
-
-    fn contents(disk: &Disk, model: &CrashModel, path: &str) -> Vec<Option<Vec<u8>>> {
-        let states = disk.crash_states(model, &mut Rng::new(1));
-        assert!(states.exhaustive);
-        let mut found: Vec<_> =
-            states.disks.iter().map(|disk| disk.file(Path::new(path))).collect();
-        found.sort();
-        found.dedup();
-        found
-    }
-
-    #[test]
-    fn an_unsynced_file_may_be_missing_empty_cut_zeroed_or_whole() {
-        let mut disk = Disk::default();
-        write(&mut disk, "/a", "abcd");
-        let all = contents(&disk, &CrashModel::default(), "/a");
-        let expected: [Option<&[u8]>; 5] =
-            [None, Some(b""), Some(b"\0\0\0\0"), Some(b"ab"), Some(b"abcd")];
-        assert_eq!(all, expected.map(|bytes| bytes.map(<[u8]>::to_vec)));
-    }
-
-    #[test]
-    fn a_synced_file_under_an_unsynced_name_is_whole_or_missing() {
-        let mut disk = Disk::default();
-        let ino = write(&mut disk, "/a.tmp", "new");
-        disk.sync(ino, true);
-        disk.rename(Path::new("/a.tmp"), Path::new("/a")).unwrap();
-        assert_eq!(contents(&disk, &CrashModel::default(), "/a"), [None, Some(b"new".to_vec())]);
-        disk.sync(ROOT, true);
-        assert_eq!(contents(&disk, &CrashModel::default(), "/a"), [Some(b"new".to_vec())]);
-    }
-
-    #[test]
-    fn a_replacement_whose_bytes_were_not_synced_may_be_zeros_under_the_durable_name() {
-        let mut disk = Disk::default();
-        let old = write(&mut disk, "/a", "old!");
-        disk.sync(old, true);
-        disk.sync(ROOT, true);
-        write(&mut disk, "/t.tmp", "new!");
-        disk.rename(Path::new("/t.tmp"), Path::new("/a")).unwrap();
-        disk.sync(ROOT, true);
-        let all = contents(&disk, &CrashModel::default(), "/a");
-        assert!(all.contains(&Some(vec![0; 4])) && all.contains(&Some(Vec::new())), "{all:?}");
-        assert!(!all.contains(&Some(b"old!".to_vec())), "the name is durable");
-    }
-
-    #[test]
-    fn names_survive_in_any_subset_or_as_a_prefix() {
-        let mut disk = Disk::default();
-        for name in ["/a", "/b", "/c"] {
-            disk.create(Path::new(name), 0o600, 0.0).unwrap();
-        }
-        let count = |order| {
-            let model = CrashModel { order, ..CrashModel::default() };
-            disk.crash_states(&model, &mut Rng::new(1)).disks.len()
-        };
-        assert_eq!((count(Order::Any), count(Order::Prefix)), (8, 4));
-    }
-
-    #[test]
-    fn a_directory_that_was_not_made_durable_takes_what_was_synced_in_it_with_it() {
-        let mut disk = Disk::default();
-        let dir = disk.mkdir(Path::new("/d"), 0o700, 0.0).unwrap();
-        let ino = write(&mut disk, "/d/a", "x");
-        disk.sync(ino, true);
-        disk.sync(dir, true);
-        assert_eq!(contents(&disk, &CrashModel::default(), "/d/a"), [None, Some(b"x".to_vec())]);
-    }
-
-    #[test]
-    fn what_a_failed_sync_covered_may_be_lost_though_a_later_sync_succeeded() {
-        let mut disk = Disk::default();
-        let ino = write(&mut disk, "/a", "x");
-        disk.sync(ROOT, true);
-        disk.sync(ino, false);
-        disk.sync(ino, true);
-        assert!(contents(&disk, &CrashModel::default(), "/a").contains(&Some(Vec::new())));
-    }
-
-    #[test]
-    fn beyond_the_cap_the_ends_are_visited_and_the_answer_says_so() {
-        let mut disk = Disk::default();
-        for number in 0..40 {
-            write(&mut disk, &format!("/f{number}"), "abcd");
-        }
-        let model = CrashModel { cap: 200, ..CrashModel::default() };
-        let states = disk.crash_states(&model, &mut Rng::new(1));
-        assert!(!states.exhaustive && states.space > 1 << 40, "{}", states.space);
-        assert!(states.disks.len() > 100 && states.disks.len() <= 200);
-        let sizes: BTreeSet<usize> = states.disks.iter().map(|disk| disk.tree().len()).collect();
-        assert!(sizes.contains(&0) && sizes.contains(&40), "{sizes:?}");
-        let mut rng = Rng::new(3);
-        let one = disk.crash(&mut rng).digest();
-        assert_ne!(one, disk.crash(&mut rng).digest());
-    }
-}
+mod tests;

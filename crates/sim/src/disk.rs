@@ -8,6 +8,8 @@
 //!
 //! Bytes and directories are shared until they change, so a clone of a disk is cheap.
 
+mod logged;
+
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -15,58 +17,13 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
+pub use logged::{Change, DataChange, Fate, Logged, NameChange};
+
 /// Names one file or directory; never used again.
 pub type Ino = u64;
 
 /// The names of one directory.
 pub type Names = BTreeMap<OsString, Ino>;
-
-/// How far a change is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// A power cut may lose it; the next sync makes it durable.
-    Pending,
-    /// Its sync failed: a power cut may lose it for ever.
-    Stuck,
-    /// Survives a power cut; it is in the log because something before it may not.
-    Durable,
-}
-
-/// One change of a file's bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DataChange {
-    /// Bytes written at an offset.
-    Write {
-        /// Where.
-        at: usize,
-        /// What.
-        bytes: Arc<[u8]>,
-    },
-    /// Cut or extended to this length.
-    SetLen(usize),
-}
-
-/// One change of a directory's names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NameChange {
-    /// The name now stands for this.
-    Set(OsString, Ino),
-    /// The name is gone.
-    Remove(OsString),
-    /// The name moved within the directory, over whatever had the second name.
-    Move(OsString, OsString, Ino),
-}
-
-/// What is durable, what is seen, and the changes in between.
-#[derive(Clone, Debug)]
-pub struct Logged<T, C> {
-    /// Survives a power cut.
-    pub base: Arc<T>,
-    /// What programs see.
-    pub now: Arc<T>,
-    /// From the one to the other, in order.
-    pub log: Vec<(C, Fate)>,
-}
 
 /// A file or a directory.
 #[derive(Clone, Debug)]
@@ -88,86 +45,13 @@ pub enum Body {
     Dir(Logged<Names, NameChange>),
 }
 
-/// A change that can be applied to what it changes.
-pub trait Change<T> {
-    /// Applies it.
-    fn apply(&self, to: &mut T);
-}
-
-impl Change<Vec<u8>> for DataChange {
-    fn apply(&self, to: &mut Vec<u8>) {
-        match self {
-            Self::SetLen(len) => to.resize(*len, 0),
-            Self::Write { at, bytes } => {
-                if to.len() < at + bytes.len() {
-                    to.resize(at + bytes.len(), 0);
-                }
-                to[*at..at + bytes.len()].copy_from_slice(bytes);
-            }
-        }
-    }
-}
-
-impl Change<Names> for NameChange {
-    fn apply(&self, to: &mut Names) {
-        match self {
-            Self::Set(name, ino) => {
-                to.insert(name.clone(), *ino);
-            }
-            Self::Remove(name) => {
-                to.remove(name);
-            }
-            Self::Move(from, name, ino) => {
-                to.remove(from);
-                to.insert(name.clone(), *ino);
-            }
-        }
-    }
-}
-
-impl<T: Clone, C: Change<T>> Logged<T, C> {
-    /// Durable as it stands.
-    pub fn durable(content: T) -> Self {
-        let base = Arc::new(content);
-        Self { now: Arc::clone(&base), base, log: Vec::new() }
-    }
-
-    fn push(&mut self, change: C) {
-        change.apply(Arc::make_mut(&mut self.now));
-        self.log.push((change, Fate::Pending));
-    }
-
-    /// A sync that succeeded, or failed.
-    fn sync(&mut self, succeeded: bool) {
-        for (_, fate) in &mut self.log {
-            if *fate == Fate::Pending {
-                *fate = if succeeded { Fate::Durable } else { Fate::Stuck };
-            }
-        }
-        // What is durable from the start of the log on belongs to the base.
-        let settled = self.log.iter().take_while(|(_, fate)| *fate == Fate::Durable).count();
-        if settled == self.log.len() {
-            self.base = Arc::clone(&self.now);
-            self.log.clear();
-        } else if settled > 0 {
-            let base = Arc::make_mut(&mut self.base);
-            for (change, _) in self.log.drain(..settled) {
-                change.apply(base);
-            }
-        }
-    }
-
-    /// How many changes a power cut may lose.
-    pub fn at_risk(&self) -> usize {
-        self.log.iter().filter(|(_, fate)| *fate != Fate::Durable).count()
-    }
-}
-
 /// A whole disk. Not aware of processes, locks or time.
 #[derive(Clone, Debug)]
 pub struct Disk {
     pub(crate) inodes: BTreeMap<Ino, Arc<Inode>>,
     next: Ino,
+    /// Memory that is mapped to files: the host's, gone with the power.
+    pub(crate) words: BTreeMap<Ino, Arc<Vec<u64>>>,
 }
 
 /// The root directory.
@@ -189,7 +73,11 @@ impl Default for Disk {
     fn default() -> Self {
         let root =
             Inode { mode: 0o755, modified: 0.0, body: Body::Dir(Logged::durable(Names::new())) };
-        Self { inodes: BTreeMap::from([(ROOT, Arc::new(root))]), next: ROOT + 1 }
+        Self {
+            inodes: BTreeMap::from([(ROOT, Arc::new(root))]),
+            next: ROOT + 1,
+            words: BTreeMap::new(),
+        }
     }
 }
 
@@ -292,10 +180,45 @@ impl Disk {
 
     /// Makes a file's bytes, or a directory's names, durable; or fails to, finally.
     pub fn sync(&mut self, ino: Ino, succeeded: bool) {
-        match &mut self.inode_mut(ino).body {
-            Body::File(data) => data.sync(succeeded),
-            Body::Dir(names) => names.sync(succeeded),
+        self.sync_from(ino, self.mark(ino), succeeded);
+    }
+
+    /// Names the changes so far of a file or directory: a sync that begins now covers these.
+    pub fn mark(&self, ino: Ino) -> u64 {
+        match &self.inode(ino).body {
+            Body::File(data) => data.mark(),
+            Body::Dir(names) => names.mark(),
         }
+    }
+
+    /// The same as [`Disk::sync`] for a sync that began at `mark`, and is over now.
+    pub fn sync_from(&mut self, ino: Ino, mark: u64, succeeded: bool) {
+        match &mut self.inode_mut(ino).body {
+            Body::File(data) => data.sync(mark, succeeded),
+            Body::Dir(names) => names.sync(mark, succeeded),
+        }
+    }
+
+    /// The newest change of a file's bytes, at or after `mark`, that a failed sync has lost hold of.
+    pub fn stuck_since(&self, ino: Ino, mark: u64) -> Option<u64> {
+        let Body::File(data) = &self.inode(ino).body else { return None };
+        let newest = data.log.iter().rposition(|(_, fate)| *fate == Fate::Stuck)?;
+        Some(data.settled + newest as u64).filter(|at| *at >= mark)
+    }
+
+    /// Maps the first words of a file; they begin as the file's bytes.
+    pub fn map(&mut self, ino: Ino, words: usize) -> io::Result<()> {
+        let bytes = Arc::clone(self.bytes(ino)?);
+        let mapped = Arc::make_mut(self.words.entry(ino).or_default());
+        for chunk in bytes.chunks_exact(8).take(words).skip(mapped.len()) {
+            mapped.push(u64::from_le_bytes(chunk.try_into().unwrap_or_default()));
+        }
+        Ok(())
+    }
+
+    /// A word that is mapped.
+    pub fn word(&mut self, ino: Ino, index: usize) -> Option<&mut u64> {
+        Arc::make_mut(self.words.get_mut(&ino)?).get_mut(index)
     }
 
     /// Renames a file. Across directories the two names survive a power cut each by itself.
@@ -414,48 +337,4 @@ impl Disk {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn write(at: usize, text: &str) -> DataChange {
-        DataChange::Write { at, bytes: text.as_bytes().into() }
-    }
-
-    #[test]
-    fn programs_see_every_change_at_once_and_syncs_change_nothing_that_is_seen() {
-        let mut disk = Disk::default();
-        disk.mkdir(Path::new("/d"), 0o700, 0.0).unwrap();
-        let file = disk.create(Path::new("/d/a"), 0o600, 0.0).unwrap();
-        disk.change(file, write(2, "xy"), 1.0);
-        assert_eq!(disk.file(Path::new("/d/a")).unwrap(), b"\0\0xy");
-        disk.change(file, DataChange::SetLen(3), 1.0);
-        let before = disk.digest();
-        disk.sync(file, true);
-        disk.sync(disk.lookup(Path::new("/d")).unwrap(), true);
-        assert_eq!(disk.digest(), before);
-        disk.rename(Path::new("/d/a"), Path::new("/d/b")).unwrap();
-        assert!(disk.file(Path::new("/d/a")).is_none());
-        assert_eq!(disk.file(Path::new("/d/b")).unwrap(), b"\0\0x");
-        assert_eq!(disk.rmdir(Path::new("/d")).unwrap_err().raw_os_error(), Some(ENOTEMPTY));
-        disk.unlink(Path::new("/d/b")).unwrap();
-        assert!(disk.is_unlinked(file));
-        disk.rmdir(Path::new("/d")).unwrap();
-        assert_eq!(disk.tree().len(), 0);
-    }
-
-    #[test]
-    fn a_failed_sync_is_final_for_what_it_covered() {
-        let mut disk = Disk::default();
-        let file = disk.create(Path::new("/a"), 0o600, 0.0).unwrap();
-        disk.change(file, write(0, "lost"), 0.0);
-        disk.sync(file, false);
-        disk.change(file, write(4, "kept"), 0.0);
-        disk.sync(file, true);
-        let Body::File(data) = &disk.inode(file).body else { panic!("a file") };
-        assert_eq!(
-            data.log.iter().map(|(_, fate)| *fate).collect::<Vec<_>>(),
-            [Fate::Stuck, Fate::Durable]
-        );
-        assert_eq!((data.base.len(), data.at_risk()), (0, 1));
-    }
-}
+mod tests;

@@ -6,19 +6,23 @@
 //! - the power is cut: every reachable disk, then a restart;
 //! - the power is cut, and cut again while the restarted host recovers;
 //! - the process is killed, somebody makes the same call again, and after *that* was acknowledged
-//!   the power is cut.
+//!   the power is cut;
+//! - the process is killed, and somebody who knows nothing of intents changes a member before the
+//!   intent is met: that member is left alone and told of.
 //!
 //! After each of them the table must open, show each record old or new (in [`Mode::Group`] the group
 //! wholly so), show what was acknowledged, take the next claim under a higher fence, and hold
 //! nothing that nobody can explain.
 
+mod look;
+mod meddle;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use ringfence_files::{FilesEngine, Finding};
-use ringfence_model::field::Fields;
-use ringfence_model::{Fence, Key, Token, WorkStatus};
+use ringfence_files::FilesEngine;
+use ringfence_model::Key;
 
-use crate::case::{Act, Case, Ready, verbs};
+use crate::case::{Act, Case, Ready};
 use crate::crash::CrashModel;
 use crate::disk::Disk;
 use crate::faults::Chaos;
@@ -26,8 +30,8 @@ use crate::history::{Fate, History, State};
 use crate::known;
 use crate::machine::{Machine, Point};
 use crate::rng::Rng;
-use crate::setup::{LONG, Mode, Setup, open, read_all, root};
-use crate::verbs::{group, request, work};
+use crate::setup::{Mode, Setup, open, record_path};
+use look::Expected;
 
 /// How far to go.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +51,7 @@ pub struct Limits {
 impl Limits {
     /// Small enough for `cargo test`.
     pub fn quick() -> Self {
-        Self { cap: 96, depth2: 8, cap2: 8, failures: false, enough: 3 }
+        Self { cap: 96, depth2: 8, cap2: 12, failures: false, enough: 3 }
     }
 
     /// Everything.
@@ -73,6 +77,8 @@ pub struct Report {
     pub kills: usize,
     /// Calls made again after a kill that were acknowledged, and then cut.
     pub retries: usize,
+    /// Intents that were met after a stranger had changed a member.
+    pub meddled: usize,
     /// What was wrong, as far as it was counted.
     pub violations: Vec<String>,
     /// How often each known defect was met.
@@ -89,36 +95,11 @@ impl Report {
         self.sampled += other.sampled;
         self.kills += other.kills;
         self.retries += other.retries;
+        self.meddled += other.meddled;
         self.violations.extend(other.violations);
         for (name, count) in other.known {
             *self.known.entry(name).or_default() += count;
         }
-    }
-}
-
-/// What must be found.
-#[derive(Clone, Debug)]
-struct Expected {
-    old: BTreeMap<Key, State>,
-    new: BTreeMap<Key, State>,
-    /// The keys that change together.
-    units: Vec<Vec<Key>>,
-    /// The call was acknowledged: all new.
-    acknowledged: bool,
-    /// The call failed and said that the old state was put back: all old.
-    restored: bool,
-    /// The call was made again after a kill.
-    retried: bool,
-    /// No fence up to this one may be granted again.
-    fence: Fence,
-}
-
-impl Expected {
-    /// The records whose new state is not the old one.
-    fn changes(self, old: &BTreeMap<Key, State>) -> BTreeMap<Key, State> {
-        let mut new = self.new;
-        new.retain(|key, state| old.get(key) != Some(state));
-        new
     }
 }
 
@@ -195,12 +176,17 @@ impl Explorer<'_> {
         }
         let last = points.len() - 1;
         let from = if self.case.act == Act::StaleIntent { last } else { 0 };
+        let (mut were_new, mut turned) = (BTreeSet::new(), false);
         for (index, point) in points.iter().enumerate().skip(from) {
             let ended = (index == last).then_some(&fate);
-            let expected = self.expected(&history, ended, point.step);
+            let mut expected = self.expected(&history, ended, point.step);
+            turned |= self.setup.mode == Mode::Group
+                && Self::is_put_back(&mut were_new, &point.disk, &expected);
+            expected.restored |= turned;
             let at = format!("{label}{index} {}", point.label);
             self.report.points += 1;
             self.kill(&at, &machine, point, &expected);
+            self.meddle(&at, &machine, point, &expected);
             self.cut(&at, &machine, &point.disk, &expected, true);
             if struck && index < last {
                 self.kill_and_retry(&at, &machine, point, &history);
@@ -213,6 +199,26 @@ impl Explorer<'_> {
             self.nothing_left(label, &points[last].disk);
         }
         calls
+    }
+
+    /// Whether a record that had been changed is as it was: then the decision has turned, and no
+    /// crash may turn it again.
+    fn is_put_back(were_new: &mut BTreeSet<Key>, disk: &Disk, expected: &Expected) -> bool {
+        let changes = expected.clone().changes(&expected.old);
+        let digest = |of: Option<&State>| of.map_or(0, |state| state.digest);
+        let mut back = false;
+        for key in expected.units.iter().flatten() {
+            let (old, new) = (digest(expected.old.get(key)), digest(changes.get(key)));
+            let now = disk.file(&record_path(*key)).map_or(0, |bytes| State::digest_of(&bytes));
+            if old == new {
+                continue;
+            }
+            if now == new && (new != 0 || !expected.new.contains_key(key)) {
+                were_new.insert(*key);
+            }
+            back |= now == old && were_new.contains(key);
+        }
+        back
     }
 
     fn engine(&self, machine: &Machine) -> Option<FilesEngine> {
@@ -316,12 +322,7 @@ impl Explorer<'_> {
         later.start_recording();
         let world = self.setup.world(&later, 0);
         if let Ok(engine) = open(&world) {
-            // Meets every member and changes none: no such token was ever granted.
-            let history = History::default();
-            let verbs = verbs("finder", &later, &history, &engine, None);
-            let stale = Token::new("nobody's").expect("a token");
-            let numbers = group(&self.ready.numbers);
-            let _ = verbs.heartbeat(&numbers, &stale);
+            Self::meet(&later, &engine, &self.ready.numbers);
         }
         for (index, point) in later.stop_recording().iter().enumerate() {
             let at = format!("{at} > recovery {index} {}", point.label);
@@ -390,153 +391,6 @@ impl Explorer<'_> {
         for point in points.iter().filter(|point| Some(point.step) < decided) {
             let at = format!("{at} > kill, met at {}", point.label);
             self.cut(&at, later, &point.disk, &expected, false);
-        }
-    }
-
-    /// Everything that must be true of a table after a crash.
-    fn look(
-        &self,
-        machine: &Machine,
-        engine: &FilesEngine,
-        expected: &Expected,
-    ) -> Result<(), String> {
-        let found: BTreeMap<Key, State> = read_all(engine)?.into_iter().collect();
-        self.compare(&found, expected)?;
-        self.next_calls(machine, engine, &found, expected)?;
-        let report = engine.check().map_err(|error| error.to_string())?;
-        for finding in &report.findings {
-            match finding {
-                Finding::Temporary(_) => {}
-                Finding::Intent { .. } if self.setup.mode == Mode::Group => {}
-                other => return Err(format!("check finds {other:?}")),
-            }
-        }
-        // Repair removes what a killed writer left.
-        let repaired = engine.repair().map_err(|error| format!("repair: {error}"))?;
-        let left = engine.check().map_err(|error| error.to_string())?;
-        let odd = left.findings.iter().find(|finding| match finding {
-            Finding::Temporary(path) => !path.to_string_lossy().contains(".probe-"),
-            _ => true,
-        });
-        match odd {
-            Some(finding) => Err(format!("repair left {finding:?} and removed {repaired:?}")),
-            None => Ok(()),
-        }
-    }
-
-    fn compare(&self, found: &BTreeMap<Key, State>, expected: &Expected) -> Result<(), String> {
-        let state = |states: &BTreeMap<Key, State>, key: &Key| {
-            states.get(key).map_or(0, |state| state.digest)
-        };
-        let all: BTreeSet<&Key> =
-            found.keys().chain(expected.old.keys()).chain(expected.new.keys()).collect();
-        for key in all {
-            let (now, old, new) =
-                (state(found, key), state(&expected.old, key), state(&expected.new, key));
-            if let Some(State { damage: Some(damage), .. }) = found.get(key) {
-                return Err(format!("the record {key:?} is torn: {damage}"));
-            }
-            if expected.acknowledged && now != new {
-                return Err(format!("an acknowledged state of {key:?} is lost"));
-            }
-            if self.ready.fading.get(key).is_some_and(|state| state.digest == now)
-                && !expected.acknowledged
-            {
-                continue;
-            }
-            if expected.restored && now != old {
-                return Err(format!("the call said that {key:?} was put back, and it was not"));
-            }
-            if now != old && now != new {
-                return Err(format!("the record {key:?} is neither old nor new"));
-            }
-        }
-        if self.setup.mode == Mode::Group {
-            for unit in &expected.units {
-                let changed: Vec<&Key> = unit
-                    .iter()
-                    .filter(|key| state(&expected.old, key) != state(&expected.new, key))
-                    .collect();
-                let is_new = |key: &&&Key| state(found, key) == state(&expected.new, key);
-                let news = changed.iter().filter(is_new).count();
-                if news != 0 && news != changed.len() {
-                    return Err(format!("{news} of {} members are new", changed.len()));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Whoever comes next gets everything that has run out, under a higher fence.
-    fn next_calls(
-        &self,
-        machine: &Machine,
-        engine: &FilesEngine,
-        found: &BTreeMap<Key, State>,
-        expected: &Expected,
-    ) -> Result<(), String> {
-        let fences = found.values().filter_map(|state| state.token.as_ref()?.fence());
-        let highest = fences.max().unwrap_or(Fence(0)).max(expected.fence);
-        machine.advance(LONG * 24 * 365);
-        let history = History::default();
-        let verbs = verbs("finder", machine, &history, engine, None);
-        let numbers = group(&self.ready.numbers);
-        let claimed = verbs.claim(&request("finder", &self.ready.numbers, 5.0));
-        let Some(token) = claimed.token else {
-            return Err(format!("what has run out cannot be claimed: {:?}", claimed.fate));
-        };
-        if token.fence() <= Some(highest) {
-            return Err(format!("fence {:?} was granted after {highest}", token.fence()));
-        }
-        let item = work("finder", 1, 5.0);
-        let key = Key::work(item.id());
-        match found.get(&key).and_then(|state| Some((state.status?, state.token.clone()?))) {
-            Some((WorkStatus::Committing, token)) => {
-                let completed = verbs.complete(key, &token).fate;
-                if completed != Fate::Done {
-                    return Err(format!("a committing item cannot be finished: {completed:?}"));
-                }
-            }
-            Some((WorkStatus::Done, _)) => {}
-            _ => {
-                let claimed = verbs.claim_work(&item);
-                if claimed.token.is_none() {
-                    return Err(format!("the item cannot be claimed: {:?}", claimed.fate));
-                }
-            }
-        }
-        let forced = verbs.force_release(&numbers, &token).fate;
-        if forced != Fate::Done {
-            return Err(format!("a force-release ended as {forced:?}"));
-        }
-        Self::audit(machine, &token, "the next")?;
-        let acknowledged = self.case.act == Act::ForceRelease && expected.acknowledged;
-        match (&self.ready.token, acknowledged) {
-            (Some(token), true) => Self::audit(machine, token, "an acknowledged"),
-            _ => Ok(()),
-        }
-    }
-
-    /// Every acknowledged force-release has a line of its own that can be read.
-    fn audit(machine: &Machine, token: &Token, which: &str) -> Result<(), String> {
-        let bytes = machine.disk().file(&root().join("audit.log")).unwrap_or_default();
-        let told = bytes.split(|byte| *byte == b'\n').any(|line| {
-            let is_json = Fields::parse(line).is_ok();
-            is_json && String::from_utf8_lossy(line).contains(token.as_str())
-        });
-        if told { Ok(()) } else { Err(format!("{which} force-release has no readable audit line")) }
-    }
-
-    fn nothing_left(&mut self, label: &str, disk: &Disk) {
-        let left = disk.tree().into_keys().find(|path| {
-            let path = path.to_string_lossy();
-            path.contains(".tmp") && !path.contains(".probe-")
-        });
-        if let Some(path) = left {
-            // Removing a temporary can fail as well, when everything does.
-            if !label.contains("calls fail") {
-                self.wrong(label, format!("a failed call left {}", path.display()));
-            }
         }
     }
 }

@@ -2,39 +2,20 @@
 
 use std::path::Path;
 
+pub use ringfence_env::fault::Call;
+
 use crate::rng::Rng;
 
-/// The kinds of call into the file system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[expect(missing_docs, reason = "each is the call of the same name")]
-pub enum Call {
-    Read,
-    OpenWrite,
-    Write,
-    SyncFile,
-    SetLen,
-    Stat,
-    List,
-    Rename,
-    Unlink,
-    Mkdir,
-    Rmdir,
-    SyncDir,
-    OpenLock,
-    TryLock,
-    Unlock,
+/// Whether a crash just before and just after a call may differ.
+pub(crate) fn mutates(call: Call) -> bool {
+    use Call::{List, LockInChild, Read, Stat, TryLock, Unlock};
+    !matches!(call, Read | Stat | List | TryLock | Unlock | LockInChild)
 }
 
-impl Call {
-    /// Whether a crash just before and just after it may differ.
-    pub fn mutates(self) -> bool {
-        !matches!(self, Self::Read | Self::Stat | Self::List | Self::TryLock | Self::Unlock)
-    }
-
-    /// Whether an error of it may come after its effect.
-    fn may_be_late(self) -> bool {
-        matches!(self, Self::Rename | Self::Unlink | Self::Mkdir | Self::SyncFile | Self::SyncDir)
-    }
+/// Whether an error of a call may come after its effect.
+fn may_be_late(call: Call) -> bool {
+    use Call::{Mkdir, Rename, SyncDir, SyncFile, Unlink};
+    matches!(call, Rename | Unlink | Mkdir | SyncFile | SyncDir)
 }
 
 /// What strikes one call.
@@ -66,6 +47,9 @@ pub struct Chaos {
     pub suspend_rate: u32,
     /// Begin a run of errors.
     pub error_rate: u32,
+    /// Kill, cut and switch more where a group is half done: while somebody's intent stands, and
+    /// while somebody finishes one.
+    pub hunt_rate: u32,
     /// Only calls of this kind fail.
     pub only: Option<Call>,
     /// Write less than was asked for.
@@ -96,6 +80,7 @@ impl Chaos {
             jump_rate: 0,
             suspend_rate: 0,
             error_rate: 0,
+            hunt_rate: 0,
             only: None,
             short_write_rate: 0,
             fail_calls: Vec::new(),
@@ -132,6 +117,7 @@ impl Chaos {
             suspend_rate: rate(600),
             error_rate: rate(2_000),
             short_write_rate: rate(50_000),
+            hunt_rate: rate(40_000),
             rng: Rng::new(seed).fork(78),
             ..Self::none()
         }
@@ -147,6 +133,13 @@ impl Chaos {
         Self { fail_from: Some(number), fail_late: late, fail_errno: errno, ..Self::none() }
     }
 
+    /// Processes are killed while their intents stand or while they finish one, and nothing else
+    /// goes wrong.
+    pub fn finishers(seed: u64) -> Self {
+        let rng = Rng::new(seed).fork(80);
+        Self { switch_rate: 300_000, hunt_rate: 60_000, rng, ..Self::none() }
+    }
+
     /// Only directory syncs fail, and often.
     pub fn barriers(seed: u64) -> Self {
         let rng = Rng::new(seed).fork(79);
@@ -156,14 +149,20 @@ impl Chaos {
 
     /// Whether nobody is stopped, killed or struck.
     pub fn is_calm(&self) -> bool {
-        let rates =
-            [self.stop_rate, self.kill_rate, self.cut_rate, self.suspend_rate, self.error_rate];
+        let rates = [
+            self.stop_rate,
+            self.kill_rate,
+            self.hunt_rate,
+            self.cut_rate,
+            self.suspend_rate,
+            self.error_rate,
+        ];
         rates.iter().all(|rate| *rate == 0)
     }
 
     /// Whether processes are killed.
     pub fn kills(&self) -> bool {
-        self.kill_rate > 0
+        self.kill_rate > 0 || self.hunt_rate > 0
     }
 
     /// How many mutating calls were made under this.
@@ -175,14 +174,15 @@ impl Chaos {
         self.strikes
     }
 
-    pub(crate) fn strike(&mut self, call: Call, path: &Path) -> Strike {
-        let strike = self.choose(call, path);
+    /// What strikes this call; `tense` while an intent of its process stands.
+    pub(crate) fn strike(&mut self, call: Call, path: &Path, tense: bool) -> Strike {
+        let strike = self.choose(call, path, tense);
         self.strikes += u64::from(strike != Strike::None);
         strike
     }
 
-    fn choose(&mut self, call: Call, path: &Path) -> Strike {
-        if call.mutates() {
+    fn choose(&mut self, call: Call, path: &Path, tense: bool) -> Strike {
+        if mutates(call) {
             self.mutating += 1;
             let from = self.fail_from.is_some_and(|from| self.mutating >= from);
             if from || self.fail_calls.contains(&self.mutating) {
@@ -196,9 +196,12 @@ impl Chaos {
         if probing || spared || matches!(call, Call::Unlock | Call::TryLock) {
             return Strike::None;
         }
+        // An intent is only ever aborted if one of these fails.
+        let aborts = tense && matches!(call, Call::Rename | Call::Unlink | Call::SyncDir);
+        let rate = self.error_rate + if aborts { self.hunt_rate / 2 } else { 0 };
         if self.burst > 0 {
             self.burst -= 1;
-        } else if self.rng.chance(self.error_rate) {
+        } else if self.rng.chance(rate) {
             self.burst = [0, 0, 2, 12][self.rng.index(4)];
         } else {
             return Strike::None;
@@ -213,6 +216,6 @@ impl Chaos {
     }
 
     fn fail(call: Call, errno: i32, late: bool) -> Strike {
-        if late && call.may_be_late() { Strike::After(errno) } else { Strike::Before(errno) }
+        if late && may_be_late(call) { Strike::After(errno) } else { Strike::Before(errno) }
     }
 }

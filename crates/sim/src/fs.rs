@@ -1,15 +1,22 @@
 //! The simulated disk behind the product's own seam.
 
+mod random;
+
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence_env::process::ChildLock;
-use ringfence_env::{FileKind, Fs, LockFd, LockMode, Name, OpenWrite, Read, Stat, WriteFile};
+use ringfence_env::{
+    FileKind, Fs, Identity, LockFd, LockMode, Name, OpenWrite, RandomFile, Read, SharedWords, Stat,
+    WriteFile,
+};
 
 use crate::disk::{Body, DataChange, Disk, EEXIST, EISDIR, ENOENT, ENOTDIR, Ino};
 use crate::faults::{Call, Strike};
-use crate::machine::Machine;
+use crate::machine::{Machine, Turn, is_slot};
+use random::{SimRandom, SimWords};
 
 /// The file system of a simulated host, as one of its processes sees it.
 #[derive(Clone, Debug)]
@@ -28,6 +35,16 @@ fn error(errno: i32) -> io::Error {
     io::Error::from_raw_os_error(errno)
 }
 
+/// A sync takes time: what others write while it is under way is not covered, and its process may
+/// die before it is over.
+fn sync(turn: Turn<'_>, proc: usize, ino: Ino) -> io::Result<()> {
+    let mark = turn.core.disk.mark(ino);
+    let mut turn = turn.linger(proc);
+    let failed = matches!(turn.strike, Strike::After(_));
+    turn.core.disk.sync_from(ino, mark, !failed);
+    turn.late(Ok(()))
+}
+
 fn describe(disk: &Disk, ino: Ino) -> Stat {
     let inode = disk.inode(ino);
     let (kind, len) = match &inode.body {
@@ -35,6 +52,13 @@ fn describe(disk: &Disk, ino: Ino) -> Stat {
         Body::Dir(_) => (FileKind::Dir, 0),
     };
     Stat { kind, uid: 0, mode: inode.mode, len, modified: inode.modified }
+}
+
+/// Numbers are never given twice, so the number alone tells every file from every other.
+fn identify(disk: &Disk, ino: Ino) -> Identity {
+    let changed = Duration::try_from_secs_f64(disk.inode(ino).modified).unwrap_or_default();
+    let changed = u64::try_from(changed.as_nanos()).unwrap_or(u64::MAX);
+    Identity { device: 1, inode: ino, born: None, changed }
 }
 
 impl Fs for SimFs {
@@ -49,7 +73,12 @@ impl Fs for SimFs {
     }
 
     fn read_head(&self, path: &Path, len: usize) -> io::Result<Read> {
-        match self.read(path, usize::MAX)? {
+        let whole = len > 4096 && is_slot(path);
+        let read = self.read(path, usize::MAX)?;
+        if whole {
+            self.machine.note_slot_read(self.proc, path);
+        }
+        match read {
             Read::Bytes(mut bytes) => {
                 bytes.truncate(len);
                 Ok(Read::Bytes(bytes))
@@ -78,10 +107,35 @@ impl Fs for SimFs {
         Ok(Box::new(SimFile { machine, proc, path, ino, position: 0, append }))
     }
 
+    fn open_random(&self, path: &Path, write: bool) -> io::Result<Box<dyn RandomFile>> {
+        let turn = self.machine.enter(self.proc, Call::OpenWrite, path)?;
+        let ino = turn.core.disk.lookup(path)?;
+        turn.core.disk.bytes(ino)?;
+        let (machine, path) = (self.machine.clone(), path.to_owned());
+        let opened = turn.core.disk.mark(ino);
+        Ok(Box::new(SimRandom::new(machine, self.proc, path, ino, write, opened)))
+    }
+
+    fn map_shared(&self, path: &Path, words: usize) -> io::Result<Box<dyn SharedWords>> {
+        let mut turn = self.machine.enter(self.proc, Call::OpenWrite, path)?;
+        let ino = turn.core.disk.lookup(path)?;
+        if turn.core.disk.bytes(ino)?.len() < words.saturating_mul(8) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a file of enough words"));
+        }
+        turn.core.disk.map(ino, words)?;
+        Ok(Box::new(SimWords::new(self.machine.clone(), self.proc, ino)))
+    }
+
     fn stat(&self, path: &Path) -> io::Result<Stat> {
         let turn = self.machine.enter(self.proc, Call::Stat, path)?;
         let ino = turn.core.disk.lookup(path)?;
         Ok(describe(&turn.core.disk, ino))
+    }
+
+    fn identity(&self, path: &Path) -> io::Result<Option<Identity>> {
+        let turn = self.machine.enter(self.proc, Call::Stat, path)?;
+        let ino = turn.core.disk.lookup(path)?;
+        Ok(Some(identify(&turn.core.disk, ino)))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<Name>> {
@@ -120,14 +174,12 @@ impl Fs for SimFs {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        let mut turn = self.machine.enter(self.proc, Call::SyncDir, dir)?;
+        let turn = self.machine.enter(self.proc, Call::SyncDir, dir)?;
         let ino = turn.core.disk.lookup(dir)?;
         if matches!(turn.core.disk.inode(ino).body, Body::File(_)) {
             return Err(error(ENOTDIR));
         }
-        let failed = matches!(turn.strike, Strike::After(_));
-        turn.core.disk.sync(ino, !failed);
-        turn.late(Ok(()))
+        sync(turn, self.proc, ino)
     }
 
     fn open_lock(&self, path: &Path, create: bool, mode: u32) -> io::Result<Box<dyn LockFd>> {
@@ -182,6 +234,10 @@ impl SimFile {
         let change = DataChange::Write { at, bytes: bytes[..len].into() };
         let modified = turn.core.wall_seconds();
         turn.core.disk.change(self.ino, change, modified);
+        if is_slot(&self.path) {
+            let bytes = Arc::clone(turn.core.disk.bytes(self.ino)?);
+            turn.core.watch.wrote(self.proc, self.ino, &bytes);
+        }
         Ok((at, len))
     }
 }
@@ -201,9 +257,10 @@ impl WriteFile for SimFile {
 
     fn sync(&self) -> io::Result<()> {
         let mut turn = self.machine.enter(self.proc, Call::SyncFile, &self.path)?;
-        let failed = matches!(turn.strike, Strike::After(_));
-        turn.core.disk.sync(self.ino, !failed);
-        turn.late(Ok(()))
+        if is_slot(&self.path) {
+            turn.core.watch.syncs(self.proc, self.ino);
+        }
+        sync(turn, self.proc, self.ino)
     }
 
     fn sync_data(&self) -> io::Result<()> {
@@ -222,6 +279,11 @@ impl WriteFile for SimFile {
         let turn = self.machine.enter(self.proc, Call::Stat, &self.path)?;
         Ok(describe(&turn.core.disk, self.ino))
     }
+
+    fn identity(&self) -> io::Result<Option<Identity>> {
+        let turn = self.machine.enter(self.proc, Call::Stat, &self.path)?;
+        Ok(Some(identify(&turn.core.disk, self.ino)))
+    }
 }
 
 /// One open description of a lock file. The kernel frees its lock when it is closed or its process
@@ -238,7 +300,11 @@ struct SimLock {
 impl LockFd for SimLock {
     fn try_lock(&self, mode: LockMode) -> io::Result<bool> {
         let mut turn = self.machine.enter(self.proc, Call::TryLock, &self.path)?;
-        Ok(turn.core.try_lock(self.ino, self.fd, self.proc, mode))
+        let got = turn.core.try_lock(self.ino, self.fd, self.proc, mode);
+        if is_slot(&self.path) {
+            turn.core.watch.asked(self.proc, self.ino, self.fd, got);
+        }
+        Ok(got)
     }
 
     fn unlock(&self) -> io::Result<()> {
@@ -259,3 +325,6 @@ impl Drop for SimLock {
         self.machine.close_lock(self.proc, self.ino, self.fd);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -94,6 +94,11 @@ impl State {
         }
     }
 
+    /// What names these bytes in [`State::digest`].
+    pub fn digest_of(bytes: &[u8]) -> u64 {
+        digest(bytes)
+    }
+
     /// What a rule saw.
     pub fn seen(entry: &Entry) -> Self {
         match entry {

@@ -9,6 +9,7 @@
 //! | [`faults`] | what may go wrong, and how often |
 //! | [`history`] | calls on the engine, written down |
 //! | [`setup`], [`verbs`] | the table under test and the calls on it |
+//! | [`coverage`] | what came about in a run, counted |
 //! | [`case`], [`exhaustive`] | every crash point of one call |
 //! | [`random`], [`check`] | many coordinators while everything goes wrong, and what must hold |
 //! | [`canary`], [`sabotage`] | bugs planted on purpose, which the checks must notice |
@@ -27,6 +28,7 @@ pub mod canary;
 pub mod case;
 pub mod check;
 pub mod clock;
+pub mod coverage;
 pub mod crash;
 pub mod disk;
 pub mod exhaustive;

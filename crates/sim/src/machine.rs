@@ -8,23 +8,26 @@
 //! Time is virtual. It moves a little with every call, and jumps when everybody sleeps.
 
 mod host;
+mod run;
+mod watch;
+mod words;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use ringfence_env::{HostIdentity, LockMode, World};
 
 use crate::clock::{SimClock, SimEntropy};
+use crate::coverage::Coverage;
 use crate::disk::{Disk, EIO, Ino};
 use crate::faults::{Call, Chaos, Strike};
 use crate::fs::SimFs;
 use crate::rng::Rng;
 use host::plain;
+pub(crate) use watch::{Watch, has_intent, is_slot};
 
 /// A simulated host. Clones share it.
 #[derive(Clone)]
@@ -35,9 +38,6 @@ struct Shared {
     /// One per process, for the baton.
     turns: Vec<Condvar>,
 }
-
-/// The panic payload of a process that was killed.
-struct Killed;
 
 /// How a simulated process ended its last life.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,6 +82,8 @@ struct Proc {
     dead: bool,
     life: u32,
     record_changes: u64,
+    /// The word of shared memory that it waits for.
+    awaits: Option<(Ino, usize)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +122,7 @@ pub(crate) struct Core {
     trace: u64,
     log: Option<Vec<String>>,
     recorder: Option<Vec<Point>>,
+    pub(crate) watch: Watch,
     cuts: Vec<Cut>,
 }
 
@@ -135,8 +138,14 @@ impl Machine {
     /// A host for several processes.
     pub fn new(seed: u64, disk: Disk, boot: u64, procs: usize, chaos: Chaos) -> Self {
         let rng = Rng::new(seed);
-        let proc =
-            Proc { state: State::Ready, doomed: false, dead: false, life: 0, record_changes: 0 };
+        let proc = Proc {
+            state: State::Ready,
+            doomed: false,
+            dead: false,
+            life: 0,
+            record_changes: 0,
+            awaits: None,
+        };
         let core = Core {
             disk,
             now: Duration::from_secs(boot * 1000),
@@ -156,6 +165,7 @@ impl Machine {
             trace: 0,
             log: None,
             recorder: None,
+            watch: Watch::default(),
             cuts: Vec::new(),
         };
         Self(Arc::new(Shared {
@@ -204,111 +214,8 @@ impl Machine {
         }
     }
 
-    /// Runs one process per closure until all have returned. A process that is killed begins its
-    /// closure again after a while; the closure gets the number of its life.
-    pub fn run(&self, procs: Vec<Box<dyn Fn(World, u32) + Send>>) -> Vec<Ending> {
-        assert_eq!(procs.len(), self.0.turns.len(), "one closure per process");
-        {
-            let mut core = self.core();
-            core.scheduled = true;
-            core.current = core.pick(0);
-        }
-        let threads: Vec<_> = procs
-            .into_iter()
-            .enumerate()
-            .map(|(proc, body)| {
-                let machine = self.clone();
-                thread::Builder::new()
-                    .name(format!("sim-{proc}"))
-                    .stack_size(1 << 20)
-                    .spawn(move || machine.live(proc, &*body))
-                    .expect("a thread")
-            })
-            .collect();
-        let endings = threads.into_iter().map(|thread| thread.join().expect("caught")).collect();
-        self.core().scheduled = false;
-        endings
-    }
-
-    fn live(&self, proc: usize, body: &(dyn Fn(World, u32) + Send)) -> Ending {
-        drop(self.wait_for_turn(proc, self.core()));
-        loop {
-            let life = {
-                let mut core = self.core();
-                core.procs[proc].doomed = false;
-                core.procs[proc].life
-            };
-            let world = self.world(proc);
-            let ended = catch_unwind(AssertUnwindSafe(|| body(world, life)));
-            let mut core = self.core();
-            core.free_locks(proc);
-            let ending = match ended {
-                Err(payload) if payload.is::<Killed>() => {
-                    let delay = Duration::from_micros(core.rng.between(1, 20_000_000));
-                    let again = core.now + delay;
-                    let me = &mut core.procs[proc];
-                    me.dead = false;
-                    me.doomed = false;
-                    me.life += 1;
-                    me.state = State::Until(again);
-                    let next = core.pick(proc);
-                    self.pass(&mut core, next);
-                    drop(self.wait_for_turn(proc, core));
-                    continue;
-                }
-                Err(payload) => Ending::Panicked(message(&*payload)),
-                Ok(()) => Ending::Returned,
-            };
-            core.procs[proc].state = State::Finished;
-            core.mix(&("end", proc));
-            if core.procs.iter().any(|other| other.state != State::Finished) {
-                let next = core.pick(proc);
-                self.pass(&mut core, next);
-            }
-            return ending;
-        }
-    }
-
-    fn pass(&self, core: &mut Core, next: usize) {
-        core.current = next;
-        self.0.turns[next].notify_one();
-    }
-
-    fn wait_for_turn<'a>(
-        &'a self,
-        proc: usize,
-        core: MutexGuard<'a, Core>,
-    ) -> MutexGuard<'a, Core> {
-        let turn = &self.0.turns[proc];
-        turn.wait_while(core, |core| core.current != proc).unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn core(&self) -> MutexGuard<'_, Core> {
         self.0.core.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Hands the baton on if the scheduler says so, and takes it back.
-    fn yield_turn<'a>(
-        &'a self,
-        proc: usize,
-        mut core: MutexGuard<'a, Core>,
-    ) -> MutexGuard<'a, Core> {
-        let next = core.pick(proc);
-        if next != proc {
-            self.pass(&mut core, next);
-            core = self.wait_for_turn(proc, core);
-        }
-        Self::die_if_doomed(proc, core)
-    }
-
-    fn die_if_doomed(proc: usize, mut core: MutexGuard<'_, Core>) -> MutexGuard<'_, Core> {
-        if !core.procs[proc].doomed {
-            return core;
-        }
-        core.procs[proc].dead = true;
-        core.free_locks(proc);
-        drop(core);
-        resume_unwind(Box::new(Killed))
     }
 
     /// Every call into the file system begins here. The error, if any, is what the call returns
@@ -336,12 +243,13 @@ impl Machine {
             core.log.as_mut().expect("asked for").push(line);
         }
         core.record(call, path);
-        let strike = core.chaos.strike(call, path);
+        let tense = core.watch.has_own_intent(proc);
+        let strike = core.chaos.strike(call, path, tense);
         if let Strike::Before(errno) = strike {
             core.mix(&errno);
             return Err(io::Error::from_raw_os_error(errno));
         }
-        Ok(Turn { core, strike })
+        Ok(Turn { machine: self, core, strike })
     }
 
     pub(crate) fn sleep(&self, proc: usize, duration: Duration) {
@@ -422,6 +330,21 @@ impl Machine {
         self.core().cuts.clone()
     }
 
+    /// What came about so far, as far as the host can tell.
+    pub fn coverage(&self) -> Coverage {
+        self.core().watch.coverage.clone()
+    }
+
+    /// Whether the intent of a dead process waits to be finished, or is being finished.
+    pub fn has_unfinished(&self) -> bool {
+        self.core().watch.is_unfinished()
+    }
+
+    /// Says that what a process does now is reading.
+    pub fn set_reading(&self, proc: usize, reading: bool) {
+        self.core().watch.set_reading(proc, reading);
+    }
+
     /// How many names of records this process changed so far.
     pub fn record_changes(&self, proc: usize) -> u64 {
         self.core().procs[proc].record_changes
@@ -479,11 +402,22 @@ impl std::fmt::Debug for Machine {
 
 /// A call that is under way: nobody else runs.
 pub(crate) struct Turn<'a> {
+    machine: &'a Machine,
     pub(crate) core: MutexGuard<'a, Core>,
     pub(crate) strike: Strike,
 }
 
 impl Turn<'_> {
+    /// The call takes long: others run meanwhile, and its process may not live to see its end.
+    pub(crate) fn linger(mut self, proc: usize) -> Self {
+        if self.core.scheduled {
+            self.core.disturb(proc);
+            self.core = Machine::die_if_doomed(proc, self.core);
+            self.core = self.machine.yield_turn(proc, self.core);
+        }
+        self
+    }
+
     /// The error of a call that had its effect all the same.
     pub(crate) fn late<T>(&self, done: io::Result<T>) -> io::Result<T> {
         match (done, self.strike) {
@@ -494,6 +428,14 @@ impl Turn<'_> {
 }
 
 impl Machine {
+    /// A slot of an intent was read whole.
+    pub(crate) fn note_slot_read(&self, proc: usize, path: &Path) {
+        let mut core = self.core();
+        if let Ok(ino) = core.disk.lookup(path) {
+            core.watch.read(proc, ino);
+        }
+    }
+
     /// Gives a lock up as its descriptor is closed; no schedule point, and nothing if dead.
     pub(crate) fn close_lock(&self, proc: usize, ino: Ino, fd: u64) {
         let mut core = self.core();
@@ -501,10 +443,4 @@ impl Machine {
             core.unlock(ino, fd);
         }
     }
-}
-
-fn message(payload: &(dyn std::any::Any + Send)) -> String {
-    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| payload.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "a panic without words".into())
 }

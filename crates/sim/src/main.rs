@@ -17,6 +17,7 @@ use std::time::Duration;
 use ringfence_env::{Clock as _, Entropy as _, SystemClock, SystemEntropy};
 use ringfence_sim::canary::CANARIES;
 use ringfence_sim::case::{ACTS, Act, Case, Shape};
+use ringfence_sim::coverage::Coverage;
 use ringfence_sim::exhaustive::{Limits, Report, explore};
 use ringfence_sim::random::{Plan, run, run_logged};
 use ringfence_sim::setup::{Mode, Setup};
@@ -173,6 +174,7 @@ fn random(asked: &Asked, runs: u64) -> bool {
     let mut fine = true;
     for &mode in &asked.modes {
         let began = SystemClock.monotonic();
+        let mut coverage = Coverage::default();
         let (mut calls, mut cuts, mut open, mut strikes, mut undecided, mut wrong) =
             (0, 0, 0, 0, 0, 0);
         for seed in first..first.saturating_add(runs) {
@@ -182,6 +184,7 @@ fn random(asked: &Asked, runs: u64) -> bool {
             open += outcome.open;
             strikes += outcome.strikes;
             undecided += outcome.undecided;
+            coverage.add(&outcome.coverage);
             if !outcome.violations.is_empty() {
                 wrong += 1;
                 let mode = format!("{mode:?}").to_lowercase();
@@ -198,6 +201,7 @@ fn random(asked: &Asked, runs: u64) -> bool {
              {seconds:.1} s",
             first.saturating_add(runs)
         ));
+        say(&coverage.to_string());
         fine &= wrong == 0;
     }
     fine
@@ -231,7 +235,8 @@ fn canaries() -> bool {
         let seen = caught.map_or("SURVIVED".to_owned(), |seen| format!("caught: {seen}"));
         let seen: String = seen.chars().take(150).collect();
         let mode = format!("{:?}", canary.mode);
-        say(&format!("{:55} {mode:6} {:>5.1} s  {seen}", canary.name, since(began)));
+        let (name, part) = (canary.name, canary.part());
+        say(&format!("{name:58} {mode:6} {:>5.1} s  by {part:28} {seen}", since(began)));
     }
     fine
 }

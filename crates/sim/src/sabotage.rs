@@ -3,75 +3,23 @@
 //! Each kind stands for a bug that the engine, the kernel or the disk could have. The checks must
 //! notice every one of them; a kind that nothing notices is a hole in the checks.
 
+mod file;
+mod kind;
+mod lock;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ringfence_env::process::ChildLock;
-use ringfence_env::{Fs, LockFd, LockMode, Name, OpenWrite, Read, Stat, WriteFile};
+use ringfence_env::{Fs, LockFd, Name, OpenWrite, Read, Stat, WriteFile};
 use ringfence_model::{RecordId, ShardCount};
 
 use crate::setup::{SHARDS, root, target};
-
-/// Which promise is broken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sabotage {
-    /// A record's temporary is renamed without having been synced.
-    RecordFileSync,
-    /// A shard is not synced after a rename in it.
-    DirSyncAfterRename,
-    /// A shard is not synced after a removal in it.
-    DirSyncAfterUnlink,
-    /// Of several shards only the first is synced.
-    LaterDirSyncs,
-    /// The raised fence limit is not synced before its rename.
-    FenceFileSync,
-    /// The root is not synced after the fence limit was raised.
-    FenceDirSync,
-    /// The table's description is not synced.
-    MetaFileSync,
-    /// New directories are not made durable.
-    MkdirSync,
-    /// The audit line is not synced.
-    AuditSync,
-    /// The directory is synced before the rename instead of after it.
-    BarrierBeforeRename,
-    /// What is put back after a failure is not synced.
-    RestoreSync,
-    /// What should be put back after a failure is not.
-    RestoreForgotten,
-    /// A failed sync is tried again, and the second answer believed.
-    SyncRetried,
-    /// Locks exclude nobody.
-    LockExcludesNobody,
-    /// The lock of the fence counter excludes nobody.
-    FenceLockExcludesNobody,
-    /// One process of two takes its locks in the opposite order.
-    LockOrder,
-    /// The lock is given up before the barrier.
-    EarlyUnlock,
-    /// A replacement reports success and does nothing, now and then.
-    LostRename,
-    /// Temporaries are not removed after a failure.
-    TempsForgotten,
-    /// Replacing writes the record in place.
-    InPlace,
-    /// Files of the intent directory are not synced.
-    IntentFileSync,
-    /// The intent directory is not synced.
-    IntentDirSync,
-    /// The intent is not retired.
-    RetirementForgotten,
-    /// The intent is retired, but not durably.
-    RetirementSync,
-    /// A shard in which recovery found nothing to change is not synced.
-    SettledDirSync,
-    /// A failed group is undone without an abort mark.
-    AbortForgotten,
-    /// The abort mark is not synced before the first undo.
-    AbortSync,
-}
+use file::SabotagedFile;
+pub use kind::Sabotage;
+use lock::{NoLock, SharedLock};
 
 #[derive(Debug, Default)]
 struct Memory {
@@ -82,6 +30,29 @@ struct Memory {
     renames: u64,
     failed: bool,
     locks: Vec<std::sync::Weak<dyn LockFd>>,
+    /// Somebody else's intent is being finished.
+    recovering: bool,
+    /// An intent of this process stands.
+    intends: bool,
+    /// Directories whose sync comes after the retirement.
+    deferred: Vec<PathBuf>,
+    /// An intent that waits for the first rename.
+    late_intent: Option<(PathBuf, Vec<u8>)>,
+    /// What the last call looked at: a reader looks at records first, and then at intents.
+    last: Look,
+    /// The file that was opened for writing last.
+    opened: PathBuf,
+}
+
+/// What a call looks at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Look {
+    #[default]
+    Elsewhere,
+    /// A record or a shard.
+    Records,
+    /// An intent, right after records.
+    Intents,
 }
 
 /// See the module.
@@ -111,6 +82,38 @@ impl SabotagedFs {
             self.with(|memory| memory.failed = true);
         }
         done
+    }
+
+    fn is_recovering(&self) -> bool {
+        self.with(|memory| memory.recovering)
+    }
+
+    fn looks(&self, at: Look) {
+        self.with(|memory| memory.last = at);
+    }
+
+    /// Whether what is read now is read by a reader: after records, under no lock.
+    fn is_reader(&self) -> bool {
+        self.with(|memory| memory.last != Look::Elsewhere)
+    }
+
+    /// The directories whose syncs were put off until an intent was retired.
+    fn sync_deferred(&self) -> io::Result<()> {
+        let dirs = self.with(|memory| {
+            memory.intends = false;
+            std::mem::take(&mut memory.deferred)
+        });
+        dirs.iter().try_for_each(|dir| self.inner.sync_dir(dir))
+    }
+
+    /// The intent that was put off until a record had changed.
+    fn write_late_intent(&self) -> io::Result<()> {
+        let Some((path, bytes)) = self.with(|memory| memory.late_intent.take()) else {
+            return Ok(());
+        };
+        let mut file = self.inner.open_write(&path, OpenWrite::Overwrite, 0o600)?;
+        ringfence_env::steps::write_all_at(&mut *file, &bytes, 0)?;
+        file.sync_data()
     }
 
     fn has_failed(&self) -> bool {
@@ -176,17 +179,33 @@ fn is_record_temp(path: &Path) -> bool {
 
 impl Fs for SabotagedFs {
     fn read(&self, path: &Path, max: usize) -> io::Result<Read> {
+        self.looks(if is_record(path) { Look::Records } else { Look::Elsewhere });
+        if self.kind == Sabotage::RecoversAnything && is_record(path) && self.is_recovering() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
         self.inner.read(path, max)
     }
 
     fn read_head(&self, path: &Path, len: usize) -> io::Result<Read> {
-        self.inner.read_head(path, len)
+        let read = self.inner.read_head(path, len)?;
+        match read {
+            Read::Bytes(mut bytes)
+                if self.kind == Sabotage::ReaderIgnoresAbort
+                    && is_intent(path)
+                    && self.with(|memory| memory.last == Look::Intents) =>
+            {
+                bytes.iter_mut().skip(512).take(512).for_each(|byte| *byte = 0);
+                Ok(Read::Bytes(bytes))
+            }
+            other => Ok(other),
+        }
     }
 
     fn open_write(&self, path: &Path, how: OpenWrite, mode: u32) -> io::Result<Box<dyn WriteFile>> {
         let inner = self.watch(self.inner.open_write(path, how, mode))?;
-        let (fs, path) = (self.clone(), path.into());
-        Ok(Box::new(SabotagedFile { inner, fs, path, last: Mark::Intent }))
+        self.looks(Look::Elsewhere);
+        self.with(|memory| path.clone_into(&mut memory.opened));
+        Ok(Box::new(SabotagedFile::new(inner, self.clone(), path.into())))
     }
 
     fn stat(&self, path: &Path) -> io::Result<Stat> {
@@ -194,6 +213,14 @@ impl Fs for SabotagedFs {
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<Name>> {
+        match (is_shard(dir), is_intent(dir) && self.is_reader()) {
+            (true, _) => self.looks(Look::Records),
+            (_, true) => self.looks(Look::Intents),
+            _ => self.looks(Look::Elsewhere),
+        }
+        if self.kind == Sabotage::ReaderBlind && self.with(|it| it.last == Look::Intents) {
+            return Ok(Vec::new());
+        }
         self.inner.list(dir)
     }
 
@@ -223,7 +250,8 @@ impl Fs for SabotagedFs {
             file.sync()?;
             return self.inner.unlink(from);
         }
-        self.watch(self.inner.rename(from, to))
+        self.watch(self.inner.rename(from, to))?;
+        if is_record(to) { self.write_late_intent() } else { Ok(()) }
     }
 
     fn unlink(&self, path: &Path) -> io::Result<()> {
@@ -267,8 +295,15 @@ impl Fs for SabotagedFs {
             Sabotage::RestoreSync => self.has_failed(),
             Sabotage::IntentDirSync => is_intent(dir),
             Sabotage::SettledDirSync => is_shard(dir) && !renamed && !unlinked,
+            Sabotage::RecoverySync => is_shard(dir) && self.is_recovering(),
+            Sabotage::AuditDirSync => self.with(|memory| starts(&memory.opened, "audit")),
+            Sabotage::ParentSync => Some(dir) == root().parent(),
             _ => false,
         };
+        if self.kind == Sabotage::RetiredEarly && is_shard(dir) && self.with(|it| it.intends) {
+            self.with(|memory| memory.deferred.push(dir.to_owned()));
+            return Ok(());
+        }
         if dropped {
             return Ok(());
         }
@@ -282,10 +317,12 @@ impl Fs for SabotagedFs {
     }
 
     fn open_lock(&self, path: &Path, create: bool, mode: u32) -> io::Result<Box<dyn LockFd>> {
+        self.looks(Look::Elsewhere);
         let inner = self.inner.open_lock(&self.lock_path(path), create, mode)?;
         let broken = match self.kind {
             Sabotage::LockExcludesNobody => path.extension().is_some_and(|end| end == "lock"),
             Sabotage::FenceLockExcludesNobody => starts(path, "fence.lock"),
+            Sabotage::SlotLock => is_intent(path),
             _ => false,
         };
         if broken {
@@ -305,120 +342,5 @@ impl Fs for SabotagedFs {
 
     fn mount_type(&self, path: &Path) -> io::Result<String> {
         self.inner.mount_type(path)
-    }
-}
-
-#[derive(Debug)]
-struct SabotagedFile {
-    inner: Box<dyn WriteFile>,
-    fs: SabotagedFs,
-    path: PathBuf,
-    last: Mark,
-}
-
-/// What was written into a slot of an intent last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mark {
-    Intent,
-    Abort,
-    Retirement,
-}
-
-impl SabotagedFile {
-    fn drops_sync(&self) -> bool {
-        match self.fs.kind {
-            Sabotage::RecordFileSync => is_record_temp(&self.path),
-            Sabotage::FenceFileSync => starts(&self.path, "fence."),
-            Sabotage::MetaFileSync => starts(&self.path, "table.json"),
-            Sabotage::AuditSync => starts(&self.path, "audit"),
-            Sabotage::RestoreSync => self.fs.has_failed(),
-            Sabotage::IntentFileSync => is_intent(&self.path) && self.last == Mark::Intent,
-            Sabotage::RetirementSync => self.last == Mark::Retirement,
-            Sabotage::AbortSync => self.last == Mark::Abort,
-            _ => false,
-        }
-    }
-}
-
-impl WriteFile for SabotagedFile {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let done = self.inner.write(bytes);
-        self.fs.watch(done)
-    }
-
-    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        self.last = match offset {
-            0 if bytes.iter().all(|byte| *byte == 0) => Mark::Retirement,
-            512 => Mark::Abort,
-            _ => Mark::Intent,
-        };
-        let forgotten = match self.fs.kind {
-            Sabotage::RetirementForgotten => self.last == Mark::Retirement,
-            Sabotage::AbortForgotten => self.last == Mark::Abort,
-            _ => false,
-        };
-        if forgotten {
-            return Ok(bytes.len());
-        }
-        let done = self.inner.write_at(bytes, offset);
-        self.fs.watch(done)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        if self.drops_sync() {
-            return Ok(());
-        }
-        match self.fs.watch(self.inner.sync()) {
-            Err(_) if self.fs.kind == Sabotage::SyncRetried => self.inner.sync(),
-            other => other,
-        }
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.sync()
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.inner.set_len(len)
-    }
-
-    fn stat(&self) -> io::Result<Stat> {
-        self.inner.stat()
-    }
-}
-
-/// A lock that everybody gets.
-#[derive(Debug)]
-struct NoLock(Box<dyn LockFd>);
-
-impl LockFd for NoLock {
-    fn try_lock(&self, _mode: LockMode) -> io::Result<bool> {
-        Ok(true)
-    }
-
-    fn unlock(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn is_unlinked(&self) -> io::Result<bool> {
-        self.0.is_unlinked()
-    }
-}
-
-/// A lock that somebody else may give up.
-#[derive(Debug)]
-struct SharedLock(Arc<dyn LockFd>);
-
-impl LockFd for SharedLock {
-    fn try_lock(&self, mode: LockMode) -> io::Result<bool> {
-        self.0.try_lock(mode)
-    }
-
-    fn unlock(&self) -> io::Result<()> {
-        self.0.unlock()
-    }
-
-    fn is_unlinked(&self) -> io::Result<bool> {
-        self.0.is_unlinked()
     }
 }

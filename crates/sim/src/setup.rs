@@ -108,6 +108,12 @@ pub fn root() -> PathBuf {
     PathBuf::from("/t/table")
 }
 
+/// Where a target's record is.
+pub fn record_path(key: Key) -> PathBuf {
+    let shards = ringfence_model::ShardCount::new(SHARDS).expect("in range");
+    root().join(key.id.shard(shards).to_string()).join(format!("{}.json", key.id))
+}
+
 /// Shards of the target table.
 pub const SHARDS: u16 = 3;
 /// The table's ttl.

@@ -1,11 +1,13 @@
 //! Random runs with fixed seeds; fresh ones are made by `ringfence-sim --random`.
 
+use ringfence_sim::coverage::{Coverage, EVENTS};
 use ringfence_sim::known;
 use ringfence_sim::random::{Plan, run};
 use ringfence_sim::setup::{Mode, Setup};
 
 fn fixed(mode: Mode) {
     let (mut cuts, mut open, mut done, mut strikes) = (0, 0, 0, 0);
+    let mut coverage = Coverage::default();
     for seed in 1..=250 {
         let outcome = run(&Plan::of(seed, Setup::honest(mode)));
         let new = outcome.violations.iter().find(|wrong| known::name(wrong).is_none());
@@ -15,9 +17,14 @@ fn fixed(mode: Mode) {
         open += outcome.open;
         done += outcome.done;
         strikes += outcome.strikes;
+        coverage.add(&outcome.coverage);
     }
     // A storm that strikes nobody shows nothing.
     assert!(cuts > 100 && open > 500 && done > 4000 && strikes > 500);
+    println!("{mode:?}\n{coverage}");
+    for event in EVENTS.into_iter().filter(|event| mode == Mode::Group || !event.is_of_intents()) {
+        assert!(coverage.count(event) > 0, "no run came to {event:?}\n{coverage}");
+    }
 }
 
 #[test]

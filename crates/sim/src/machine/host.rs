@@ -7,8 +7,9 @@ use std::time::Duration;
 use ringfence_env::LockMode;
 
 use super::{Core, Cut, EPOCH, Lock, Point, State};
+use crate::coverage::Event;
 use crate::disk::Ino;
-use crate::faults::Call;
+use crate::faults::{Call, mutates};
 
 impl Core {
     pub(super) fn mix(&mut self, what: &impl Hash) {
@@ -40,7 +41,10 @@ impl Core {
 
     /// Who runs next. Moves time on when nobody can run now.
     pub(super) fn pick(&mut self, me: usize) -> usize {
-        if self.procs[me].state == State::Ready && !self.rng.chance(self.chaos.switch_rate) {
+        // Where two may meet, they should.
+        let hunted = self.chaos.hunt_rate > 0 && self.watch.is_anybody_recovering();
+        let rate = if hunted { 300_000 } else { self.chaos.switch_rate };
+        if self.procs[me].state == State::Ready && !self.rng.chance(rate) {
             return me;
         }
         loop {
@@ -73,8 +77,24 @@ impl Core {
                 self.now + Duration::from_millis(self.rng.between(1, chaos.longest_stop_ms));
             self.procs[proc].state = State::Until(until);
             self.mix(&"stop");
+            self.watch.note(Event::Stop);
         }
-        if self.rng.chance(chaos.kill_rate) {
+        let hunt = chaos.hunt_rate;
+        let kill_rate = chaos.kill_rate
+            + match () {
+                () if self.watch.is_recovering(proc) => hunt,
+                () if self.watch.has_own_intent(proc) => hunt / 2,
+                () => 0,
+            };
+        let cut_rate = chaos.cut_rate
+            + match () {
+                () if self.watch.is_anybody_recovering() => hunt / 4,
+                () if self.watch.living() > 1 => hunt / 2,
+                () if self.watch.has_orphan() || self.watch.living() > 0 => hunt / 16,
+                () => 0,
+            };
+        if self.rng.chance(kill_rate) {
+            self.watch.killed(proc);
             self.procs[proc].doomed = true;
             self.procs[proc].state = State::Ready;
             self.mix(&"kill");
@@ -82,18 +102,21 @@ impl Core {
         if self.rng.chance(chaos.jump_rate) {
             self.skew = i64::try_from(self.rng.below(240_000)).unwrap_or(0) - 120_000;
             self.mix(&"jump");
+            self.watch.note(Event::ClockJump);
         }
         if self.rng.chance(chaos.suspend_rate) {
             self.slept += Duration::from_millis(self.rng.between(1, 60_000));
             self.mix(&"suspend");
+            self.watch.note(Event::Suspend);
         }
-        if self.rng.chance(chaos.cut_rate) {
+        if self.rng.chance(cut_rate) {
             self.cut();
         }
     }
 
     pub(super) fn cut(&mut self) {
         self.disk = self.disk.crash(&mut self.rng);
+        self.watch.cut(&self.disk);
         self.locks.clear();
         for proc in &mut self.procs {
             if proc.state != State::Finished && !proc.dead {
@@ -115,7 +138,7 @@ impl Core {
         let probing =
             path.components().any(|part| part.as_os_str().to_string_lossy().starts_with(".probe-"));
         if let Some(points) = &mut self.recorder
-            && call.mutates()
+            && mutates(call)
             && !probing
         {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -160,6 +183,7 @@ impl Core {
     }
 
     pub(crate) fn unlock(&mut self, ino: Ino, fd: u64) {
+        self.watch.unlocked(ino, fd);
         if let Some(holders) = self.locks.get_mut(&ino) {
             holders.retain(|held| held.fd != fd);
             if holders.is_empty() {

@@ -1,0 +1,127 @@
+//! Files that break their promises.
+
+use std::io;
+use std::path::PathBuf;
+
+use ringfence_env::{Stat, WriteFile};
+
+use super::{Sabotage, SabotagedFs, is_intent, is_record_temp, starts};
+
+/// A file open for writing, with its promises.
+#[derive(Debug)]
+pub(super) struct SabotagedFile {
+    inner: Box<dyn WriteFile>,
+    fs: SabotagedFs,
+    path: PathBuf,
+    last: Mark,
+    /// Nothing was written through it yet: a slot that is synced like this is being recovered.
+    fresh: bool,
+}
+
+impl Drop for SabotagedFile {
+    fn drop(&mut self) {
+        if is_intent(&self.path) {
+            self.fs.with(|memory| memory.recovering = false);
+        }
+    }
+}
+
+/// What was written into a slot of an intent last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mark {
+    Intent,
+    Abort,
+    Retirement,
+}
+
+impl SabotagedFile {
+    pub(super) fn new(inner: Box<dyn WriteFile>, fs: SabotagedFs, path: PathBuf) -> Self {
+        Self { inner, fs, path, last: Mark::Intent, fresh: true }
+    }
+
+    fn drops_sync(&self) -> bool {
+        match self.fs.kind {
+            Sabotage::RecordFileSync => is_record_temp(&self.path),
+            Sabotage::FenceFileSync => starts(&self.path, "fence."),
+            Sabotage::MetaFileSync => starts(&self.path, "table.json"),
+            Sabotage::AuditSync => starts(&self.path, "audit"),
+            Sabotage::RestoreSync => self.fs.has_failed(),
+            Sabotage::IntentFileSync => {
+                is_intent(&self.path) && self.last == Mark::Intent && !self.fresh
+            }
+            Sabotage::FoundIntentSync => is_intent(&self.path) && self.fresh,
+            Sabotage::RecoverySync => !is_intent(&self.path) && self.fs.is_recovering(),
+            Sabotage::RetirementSync => self.last == Mark::Retirement,
+            Sabotage::AbortSync => self.last == Mark::Abort,
+            _ => false,
+        }
+    }
+}
+
+impl WriteFile for SabotagedFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let done = self.inner.write(bytes);
+        self.fs.watch(done)
+    }
+
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        self.last = match offset {
+            0 if bytes.iter().all(|byte| *byte == 0) => Mark::Retirement,
+            512 => Mark::Abort,
+            _ => Mark::Intent,
+        };
+        self.fresh = false;
+        if self.fs.kind == Sabotage::IntentAfterRename
+            && is_intent(&self.path)
+            && self.last == Mark::Intent
+            && offset == 0
+        {
+            let late = (self.path.clone(), bytes.to_vec());
+            self.fs.with(|memory| memory.late_intent = Some(late));
+            return Ok(bytes.len());
+        }
+        let forgotten = match self.fs.kind {
+            Sabotage::RetirementForgotten => self.last == Mark::Retirement,
+            Sabotage::AbortForgotten => self.last == Mark::Abort,
+            _ => false,
+        };
+        if forgotten {
+            return Ok(bytes.len());
+        }
+        let done = self.inner.write_at(bytes, offset);
+        self.fs.watch(done)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        if is_intent(&self.path) {
+            let intends = !self.fresh && self.last == Mark::Intent;
+            self.fs.with(|memory| {
+                memory.recovering |= self.fresh;
+                memory.intends |= intends;
+            });
+        }
+        if self.drops_sync() {
+            return Ok(());
+        }
+        if self.last == Mark::Retirement && is_intent(&self.path) {
+            self.inner.sync()?;
+            return self.fs.sync_deferred();
+        }
+        match self.fs.watch(self.inner.sync()) {
+            Err(_) if self.fs.kind == Sabotage::SyncRetried => self.inner.sync(),
+            other => other,
+        }
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.sync()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.inner.set_len(len)
+    }
+
+    fn stat(&self) -> io::Result<Stat> {
+        self.inner.stat()
+    }
+}

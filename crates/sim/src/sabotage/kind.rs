@@ -1,0 +1,80 @@
+//! The promises that can be broken.
+
+/// Which promise is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sabotage {
+    /// A record's temporary is renamed without having been synced.
+    RecordFileSync,
+    /// A shard is not synced after a rename in it.
+    DirSyncAfterRename,
+    /// A shard is not synced after a removal in it.
+    DirSyncAfterUnlink,
+    /// Of several shards only the first is synced.
+    LaterDirSyncs,
+    /// The raised fence limit is not synced before its rename.
+    FenceFileSync,
+    /// The root is not synced after the fence limit was raised.
+    FenceDirSync,
+    /// The table's description is not synced.
+    MetaFileSync,
+    /// New directories are not made durable.
+    MkdirSync,
+    /// The audit line is not synced.
+    AuditSync,
+    /// The directory is synced before the rename instead of after it.
+    BarrierBeforeRename,
+    /// What is put back after a failure is not synced.
+    RestoreSync,
+    /// What should be put back after a failure is not.
+    RestoreForgotten,
+    /// A failed sync is tried again, and the second answer believed.
+    SyncRetried,
+    /// Locks exclude nobody.
+    LockExcludesNobody,
+    /// The lock of the fence counter excludes nobody.
+    FenceLockExcludesNobody,
+    /// One process of two takes its locks in the opposite order.
+    LockOrder,
+    /// The lock is given up before the barrier.
+    EarlyUnlock,
+    /// A replacement reports success and does nothing, now and then.
+    LostRename,
+    /// Temporaries are not removed after a failure.
+    TempsForgotten,
+    /// Replacing writes the record in place.
+    InPlace,
+    /// Files of the intent directory are not synced.
+    IntentFileSync,
+    /// The intent directory is not synced.
+    IntentDirSync,
+    /// The intent is not retired.
+    RetirementForgotten,
+    /// The intent is retired, but not durably.
+    RetirementSync,
+    /// A shard in which recovery found nothing to change is not synced.
+    SettledDirSync,
+    /// A failed group is undone without an abort mark.
+    AbortForgotten,
+    /// The abort mark is not synced before the first undo.
+    AbortSync,
+    /// An intent is written after the first rename instead of before it.
+    IntentAfterRename,
+    /// An intent is retired before its records are durable.
+    RetiredEarly,
+    /// Recovery acts on an intent without having synced it.
+    FoundIntentSync,
+    /// Recovery syncs nothing that it changed.
+    RecoverySync,
+    /// The lock of a slot excludes nobody: two may finish one intent at once.
+    SlotLock,
+    /// Recovery finishes an intent whatever the records hold.
+    RecoversAnything,
+    /// A reader does not look at intents.
+    ReaderBlind,
+    /// A reader takes an intent that was aborted for the new state.
+    ReaderIgnoresAbort,
+    /// The directory of a new audit file is not synced.
+    AuditDirSync,
+    /// The directory that the table is in is not synced.
+    ParentSync,
+}
