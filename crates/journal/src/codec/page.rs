@@ -205,3 +205,130 @@ impl Stored {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use ringfence_model::{Target, Timestamp};
+
+    /// Records as other programs and as we write them.
+    fn records() -> Vec<(Key, Record)> {
+        let mut found = Vec::new();
+        for number in 1..=70_u64 {
+            let key = Key::target(Target::new(number).unwrap());
+            let own = r#""ringfence":{"fence":7,"ttl":30.5,"updated":100.25,"host":"h","pid":9,
+                "boot":"b","boottime":3.5,"primary":2},"#;
+            let (own, token) = match number % 3 {
+                0 => (own, format!("{:020}-{:032x}", 7, 0xabc)),
+                1 => ("", "opaque".to_owned()),
+                _ => (r#""theirs":{"a":[1,2.50,"é"]},"zero":-0.0,"#, format!("t{}", number / 10)),
+            };
+            let line = format!(
+                r#"{{"schema":1,"id":"{}","status":"leased",{own}"owner":"o{}","worker":-4,
+                "token":"{token}","updated":100.25,"payload":{{"x":{}}},"attempts":3,"steals":1,
+                "previous_owner":"p","target":{number},"targets":[{number},2,3]}}"#,
+                key.id,
+                number / 20,
+                number / 20,
+            );
+            found.push((key, Record::parse(key.space, key.id, line.as_bytes()).unwrap()));
+        }
+        for (number, status) in ["leased", "committing", "done"].into_iter().enumerate() {
+            let key = Key::work(RecordId::of_work(&format!("{{\"n\":{number}}}")));
+            let line = format!(
+                r#"{{"schema":1,"id":"{}","status":"{status}","owner":"w","worker":1,"token":"t",
+                "updated":0.0,"payload":{{}},"attempts":1,"steals":0,"previous_owner":null,
+                "dispatch_generation":9,"manifest":{{"files":[]}}}}"#,
+                key.id
+            );
+            found.push((key, Record::parse(key.space, key.id, line.as_bytes()).unwrap()));
+        }
+        found
+    }
+
+    fn write(records: &[(Key, Option<&Record>)], audit: Option<&str>) -> Vec<u8> {
+        let mut page = PageWriter::default();
+        for (key, record) in records {
+            page.push(*key, *record);
+        }
+        let mut out = Out::default();
+        page.finish(audit, &mut out);
+        out.0
+    }
+
+    #[test]
+    fn records_of_every_form_read_back_to_the_byte() {
+        let records = records();
+        let asked: Vec<_> = records.iter().map(|(key, record)| (*key, Some(record))).collect();
+        let contents = Page::read(write(&asked, Some("{\"why\":1}")), 0).unwrap();
+        assert_eq!(contents.audit.as_deref(), Some("{\"why\":1}"));
+        assert_eq!(contents.members.len(), records.len());
+        for ((key, stored), (expected, record)) in contents.members.iter().zip(&records) {
+            assert_eq!(key, expected);
+            assert_eq!(stored.record().unwrap().unwrap().to_line(), record.to_line());
+        }
+    }
+
+    #[test]
+    fn members_of_a_group_share_their_body_in_the_page_and_in_memory() {
+        let records = records();
+        let Record::Target(first) = &records[0].1 else { panic!() };
+        let group: Vec<(Key, Record)> = (1..=64_u64)
+            .map(|number| {
+                let target = Target::new(number).unwrap();
+                let record = ringfence_model::record::TargetRecord { target, ..first.clone() };
+                (Key::target(target), Record::Target(record))
+            })
+            .collect();
+        let asked: Vec<_> = group.iter().map(|(key, record)| (*key, Some(record))).collect();
+        let bytes = write(&asked, None);
+        assert!(bytes.len() < 64 * 100, "{} bytes", bytes.len());
+        let contents = Page::read(bytes, 0).unwrap();
+        let holders: Vec<_> = contents
+            .members
+            .iter()
+            .map(|(_, stored)| match stored.record().unwrap().unwrap() {
+                Record::Target(record) => record.holder,
+                Record::Work(_) => panic!(),
+            })
+            .collect();
+        assert!(holders.windows(2).all(|pair| Arc::ptr_eq(&pair[0], &pair[1])));
+    }
+
+    #[test]
+    fn times_keep_every_bit() {
+        let (key, record) = records().remove(0);
+        for seconds in [0.1 + 0.2, 1e9 + 1.0 / 3.0, Timestamp::MAX_SECONDS] {
+            let Record::Target(mut record) = record.clone() else { panic!() };
+            let mut holder = (*record.holder).clone();
+            holder.updated = Timestamp::from_seconds(seconds).unwrap();
+            record.holder = Arc::new(holder);
+            let record = Record::Target(record);
+            let contents = Page::read(write(&[(key, Some(&record))], None), 0).unwrap();
+            let back = contents.members[0].1.record().unwrap().unwrap();
+            assert_eq!(back.holder().updated.seconds().to_bits(), seconds.to_bits());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_bytes_reading_ends_without_panic(
+            at in 0_usize..30_000, byte: u8, cut in 0_usize..30_000, noise: Vec<u8>,
+        ) {
+            let records = records();
+            let asked: Vec<_> = records.iter().map(|(key, record)| (*key, Some(record))).collect();
+            let mut bytes = write(&asked, None);
+            let len = bytes.len();
+            bytes[at % len] = byte;
+            bytes.truncate(len - cut % 100);
+            for bytes in [bytes, noise] {
+                if let Ok(contents) = Page::read(bytes, 0) {
+                    for (_, stored) in contents.members {
+                        let _ = stored.record();
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Every call of every verb fails in turn: the answer, what stands after it, and what is left over.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    reason = "a test damages files and fails by panicking"
+)]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ringfence_engine::{Engine, Failure, Outcome, Request};
+use ringfence_env::fault::{Effect, FaultFs, When};
+use ringfence_env::{RealFs, World};
+use ringfence_journal::{InitOptions, JournalEngine};
+use ringfence_model::rules::{self, ClaimRequest};
+use ringfence_model::{FencingToken, Key, Owner, Payload, Space, TargetGroup, Token, Ttl};
+
+const ERRNOS: [i32; 6] =
+    [libc::EIO, libc::ENOSPC, libc::EDQUOT, libc::EROFS, libc::EMFILE, libc::EINTR];
+/// Small enough that some of the calls go through a change of segments and a checkpoint.
+const SEGMENT: u64 = 64 * 1024;
+
+fn group(numbers: std::ops::Range<u64>) -> TargetGroup {
+    TargetGroup::from_numbers(numbers).unwrap()
+}
+
+fn keys(group: &TargetGroup) -> Vec<Key> {
+    group.targets().map(Key::target).collect()
+}
+
+fn claim(engine: &dyn Engine, group: &TargetGroup) -> Result<Option<FencingToken>, Failure> {
+    let request = ClaimRequest {
+        group: group.clone(),
+        owner: Owner::new("a").unwrap(),
+        worker: 1,
+        payload: Payload::parse("{\"job\":1}").unwrap(),
+        ttl: Ttl::from_seconds(600.0).unwrap(),
+    };
+    let keys = keys(group);
+    let ask = Request { keys: &keys, now: None, patience: Duration::from_secs(5) };
+    let outcome = engine.transact(&ask, &mut |view| rules::claim(view, &request).ok())?;
+    Ok(match outcome {
+        Outcome::Done(done) => done.token,
+        Outcome::Refused => None,
+    })
+}
+
+fn change(
+    engine: &dyn Engine,
+    group: &TargetGroup,
+    token: FencingToken,
+    verb: Verb,
+) -> Result<bool, Failure> {
+    let (keys, token) = (keys(group), Token::from(token));
+    let ask = Request { keys: &keys, now: None, patience: Duration::from_secs(5) };
+    let outcome = engine.transact(&ask, &mut |view| match verb {
+        Verb::Heartbeat => rules::heartbeat(view, group, &token).ok(),
+        Verb::Release => rules::release(view, group, &token).ok(),
+        Verb::ForceRelease => rules::force_release(view, group, &token, "test").ok(),
+    })?;
+    Ok(matches!(outcome, Outcome::Done(_)))
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Verb {
+    Heartbeat,
+    Release,
+    ForceRelease,
+}
+
+/// Everything, as a process sees it that has nothing in memory.
+fn truth(root: &Path) -> BTreeMap<Key, String> {
+    let engine = JournalEngine::open_read_only(&World::system(), root).unwrap();
+    let scan = engine.scan(Space::Targets, None).unwrap();
+    scan.entries.into_iter().map(|(key, entry)| (key, format!("{entry:?}"))).collect()
+}
+
+fn no_leftovers(root: &Path) {
+    let mut names: Vec<String> = std::fs::read_dir(root)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name != "audit.log")
+        .collect();
+    names.sort();
+    let expected = [
+        "append.lock",
+        "checkpoint",
+        "hints",
+        "journal.0",
+        "journal.1",
+        "maintain.lock",
+        "sync.lock",
+        "table.json",
+    ];
+    assert_eq!(names, expected);
+}
+
+struct Bed {
+    dir: tempfile::TempDir,
+    faults: FaultFs,
+    engine: JournalEngine,
+}
+
+impl Bed {
+    fn new() -> Self {
+        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let root = dir.path().join("table");
+        let options = InitOptions { segment_bytes: SEGMENT, ..InitOptions::default() };
+        JournalEngine::init(&World::system(), &root, &options).unwrap();
+        let faults = FaultFs::new(Arc::new(RealFs));
+        let world = World::system().with_fs(Arc::new(faults.clone()));
+        let engine = JournalEngine::open(&world, &root).unwrap();
+        Self { dir, faults, engine }
+    }
+
+    fn root(&self) -> std::path::PathBuf {
+        self.dir.path().join("table")
+    }
+}
+
+/// What a call did, judged by its answer; `new` says whether a state is the one asked for.
+fn judge<T: std::fmt::Debug>(
+    answer: &Result<T, Failure>,
+    before: &BTreeMap<Key, String>,
+    after: &BTreeMap<Key, String>,
+    is_new: impl Fn(&BTreeMap<Key, String>) -> bool,
+    what: &str,
+) {
+    match answer {
+        Ok(_) => assert!(is_new(after), "{what}: done, but {after:?}"),
+        Err(Failure::Unknown { .. }) => {
+            assert!(after == before || is_new(after), "{what}: neither old nor new: {after:?}");
+        }
+        Err(failure) => assert!(after == before, "{what}: {failure} changed something: {after:?}"),
+    }
+}
+
+#[test]
+fn a_call_that_fails_anywhere_is_honest_and_the_next_one_works() {
+    let others = group(900..903);
+    for persistent in [false, true] {
+        for errno in ERRNOS {
+            let bed = Bed::new();
+            let kept = claim(&bed.engine, &others).unwrap().unwrap();
+            let target = group(1..9);
+            let mut reached_end = 0;
+            for position in 1..200 {
+                let when = if persistent { When::From(position) } else { When::Nth(position) };
+                let what = format!("errno {errno}, call {position}, persistent {persistent}");
+                let before = truth(&bed.root());
+                bed.faults.disarm();
+                bed.faults.arm(when, Effect::Errno(errno));
+                let answer = claim(&bed.engine, &target);
+                let fired = bed.faults.fired();
+                bed.faults.disarm();
+                let after = truth(&bed.root());
+                judge(&answer, &before, &after, |now| now.len() == before.len() + 8, &what);
+                no_leftovers(&bed.root());
+                // Whatever happened: the same call of the same process works, or the lease is held
+                // by the call whose outcome it could not tell.
+                let token = match (answer, claim(&bed.engine, &target).unwrap()) {
+                    (Ok(token), None) => token.unwrap(),
+                    (Err(_), Some(token)) => token,
+                    (Err(Failure::Unknown { .. }), None) => stored_token(&bed.root(), &target),
+                    (answer, again) => panic!("{what}: {answer:?}, then {again:?}"),
+                };
+                let verb = [Verb::Heartbeat, Verb::Release, Verb::ForceRelease]
+                    [usize::try_from(position % 3).unwrap()];
+                let before = truth(&bed.root());
+                bed.faults.arm(when, Effect::Errno(errno));
+                let answer = change(&bed.engine, &target, token, verb);
+                bed.faults.disarm();
+                let after = truth(&bed.root());
+                let left = if matches!(verb, Verb::Heartbeat) { 9 + 2 } else { 3 };
+                judge(&answer, &before, &after, |now| now.len() == left, &what);
+                no_leftovers(&bed.root());
+                assert!(change(&bed.engine, &others, kept, Verb::Heartbeat).unwrap(), "{what}");
+                if truth(&bed.root()).len() > 3 {
+                    assert!(change(&bed.engine, &target, token, Verb::Release).unwrap(), "{what}");
+                }
+                reached_end = if fired == 0 { reached_end + 1 } else { 0 };
+                if reached_end > 3 {
+                    break;
+                }
+            }
+            assert!(reached_end > 3, "the calls were all tried");
+        }
+    }
+}
+
+fn stored_token(root: &Path, group: &TargetGroup) -> FencingToken {
+    let engine = JournalEngine::open_read_only(&World::system(), root).unwrap();
+    let view = engine.view(&keys(group), None).unwrap();
+    let fence = view.highest_fence();
+    let text = match &view.entries[0].1 {
+        ringfence_model::Entry::Present(record) => record.holder().token.to_string(),
+        other => panic!("{other:?}"),
+    };
+    let nonce = u128::from_str_radix(text.split_once('-').unwrap().1, 16).unwrap();
+    FencingToken::new(fence, nonce)
+}
+
+#[test]
+fn b43_a_failed_sync_is_told_to_everybody_it_should_have_covered_and_dropped_for_all() {
+    let bed = Bed::new();
+    let one = claim(&bed.engine, &group(1..4)).unwrap().unwrap();
+    let before = truth(&bed.root());
+    bed.faults.disarm();
+    bed.faults.arm(When::NthOf(ringfence_env::fault::Call::SyncFile, 1), Effect::Errno(libc::EIO));
+    let answer = claim(&bed.engine, &group(10..14));
+    assert!(matches!(answer, Err(Failure::Restored(_))), "{answer:?}");
+    assert_eq!(truth(&bed.root()), before, "dropped, for a process that starts afresh too");
+    let other = JournalEngine::open(&World::system(), &bed.root()).unwrap();
+    let two = claim(&other, &group(10..14)).unwrap().expect("free");
+    assert!(two.fence() > one.fence());
+    assert!(change(&bed.engine, &group(1..4), one, Verb::Release).unwrap(), "acknowledged before");
+    no_leftovers(&bed.root());
+}
+
+#[test]
+fn b44_a_torn_tail_is_cut_off_and_damage_is_not() {
+    let bed = Bed::new();
+    for first in [1, 10, 20] {
+        claim(&bed.engine, &group(first..first + 3)).unwrap().unwrap();
+    }
+    let path = bed.root().join("journal.0");
+    let good = std::fs::read(&path).unwrap();
+    let frames: Vec<usize> =
+        (512..good.len()).step_by(512).filter(|&at| good[at..at + 4] == *b"RFj1").collect();
+    assert_eq!(frames.len(), 3);
+    let damage_of = |at: usize, len: usize, byte: u8| {
+        let mut bytes = good.clone();
+        bytes[at..at + len].fill(byte);
+        std::fs::write(&path, &bytes).unwrap();
+        let opened = JournalEngine::open(&World::system(), &bed.root());
+        let seen = opened.map(|engine| engine.scan(Space::Targets, None).unwrap().entries.len());
+        assert_eq!(std::fs::read(&path).unwrap(), bytes, "nothing is written by opening");
+        std::fs::write(&path, &good).unwrap();
+        seen
+    };
+    for (byte, len) in [(0, 512), (0xff, 1), (0, 64), (7, 512)] {
+        // The last frame was acknowledged, but nothing after it says so.
+        assert_eq!(damage_of(frames[2] + 16, len.min(400), byte).unwrap(), 6);
+        for at in &frames[..2] {
+            let error = damage_of(at + 16, len.min(400), byte).unwrap_err().to_string();
+            assert!(error.contains(&format!("byte {at}")), "{error}");
+        }
+    }
+    assert_eq!(damage_of(frames[2], 512, 0).unwrap(), 6);
+}
+
+#[test]
+fn hints_may_be_missing_wrong_or_from_another_boot() {
+    let bed = Bed::new();
+    let held = claim(&bed.engine, &group(1..4)).unwrap().unwrap();
+    let hints = bed.root().join("hints");
+    for round in 0..6_u8 {
+        match round {
+            0 => std::fs::write(&hints, vec![0xff; 4096]).unwrap(),
+            1 => std::fs::remove_file(&hints).unwrap(),
+            2 => std::fs::write(&hints, vec![0; 4096]).unwrap(),
+            3 => std::fs::write(&hints, b"short").unwrap(),
+            4 => std::fs::write(
+                &hints,
+                (0..4096).map(|n: u32| n.to_le_bytes()[0] ^ 0x5a).collect::<Vec<_>>(),
+            )
+            .unwrap(),
+            _ => {}
+        }
+        let engine = JournalEngine::open(&World::system(), &bed.root()).unwrap();
+        let number = 100 + u64::from(round) * 10;
+        let token = claim(&engine, &group(number..number + 3)).unwrap().unwrap();
+        assert!(token.fence() > held.fence());
+        assert!(claim(&engine, &group(2..3)).unwrap().is_none(), "held");
+        assert_eq!(truth(&bed.root()).len(), 3 + 3 * (usize::from(round) + 1));
+    }
+}
