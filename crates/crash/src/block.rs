@@ -395,7 +395,7 @@ pub(crate) struct Bench {
 impl Bench {
     /// Makes one for images of that file system.
     pub(crate) fn new(context: &Context, fs: &'static str) -> Result<Self, Trouble> {
-        let (device, held) = guard::make_zram(disk_bytes(fs) as u64)?;
+        let (device, held) = guard::make_disk(context, disk_bytes(fs) as u64)?;
         let dir = context.dir("bench")?;
         Ok(Self { device, dir, fs, targets: workload::targets(), _held: held })
     }

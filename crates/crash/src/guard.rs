@@ -1,9 +1,11 @@
 //! Everything a run mounts, attaches or starts, and its removal.
 //!
 //! Each thing is held by a guard that removes it when dropped, in a panic too. INT, TERM and HUP
-//! remove all of it, newest first. Mounts are in a namespace of this process alone, so a KILL removes
-//! them as well; loop and zram devices have notes, by which the next run removes what a maker that is
-//! gone has left.
+//! remove all of it, newest first. After a KILL the [`watch`]er does: loop and zram devices have notes
+//! that tell it what is whose. If it was killed as well, the mounts end with their namespace, and the
+//! next run removes what a maker that is gone has left.
+
+mod watch;
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -16,7 +18,9 @@ use std::time::Duration;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{Pid, Signal};
 
-use crate::context::{Trouble, command};
+use crate::context::{Context, Trouble, command};
+
+pub(crate) use watch::{WatchArgs, watch};
 
 /// Something that must not outlive the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,10 +111,12 @@ fn release(resource: &Resource) {
 /// Must outlive everything that is held.
 #[must_use]
 #[derive(Debug)]
-pub(crate) struct Guard(());
+pub(crate) struct Guard {
+    _watcher: watch::Watcher,
+}
 
-/// Handles INT, TERM and HUP, and removes what an earlier run that was killed has left.
-pub(crate) fn install() -> Guard {
+/// Handles INT, TERM and HUP, arranges for KILL, and removes what an earlier run has left.
+pub(crate) fn install() -> Result<Guard, Trouble> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     sweep(|maker| !Path::new(&format!("/proc/{maker}")).exists());
     sweep_dirs();
@@ -125,7 +131,7 @@ pub(crate) fn install() -> Guard {
             }
         });
     }
-    Guard(())
+    Ok(Guard { _watcher: watch::Watcher::start()? })
 }
 
 /// Becomes a process that only clears up: no other thread may make anything new meanwhile.
@@ -157,13 +163,8 @@ pub(crate) fn clear(args: &ClearArgs) -> ExitCode {
     *HELD.lock().unwrap() = resources.map(|resource| (0, resource)).collect();
     // A thread may have mounted something and not come to hold it.
     let own = Scratch::place();
-    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let mut points: Vec<PathBuf> = mounts
-        .lines()
-        .filter_map(|line| line.split(' ').nth(1))
-        .map(PathBuf::from)
-        .filter(|point| point.starts_with(&own) && *point != own)
-        .collect();
+    let mut points = watch::mounts_in(&own);
+    points.retain(|point| *point != own);
     let mut held = HELD.lock().unwrap();
     points.retain(|point| !held.iter().any(|(_, held)| *held == Resource::Mount(point.clone())));
     held.extend(points.into_iter().map(|point| (0, Resource::Mount(point))));
@@ -255,7 +256,11 @@ pub(crate) struct Scratch {
 
 impl Scratch {
     fn place() -> PathBuf {
-        std::env::temp_dir().join(format!("{PLACE}{}", std::process::id()))
+        Self::place_of(std::process::id())
+    }
+
+    fn place_of(maker: u32) -> PathBuf {
+        std::env::temp_dir().join(format!("{PLACE}{maker}"))
     }
 
     /// Makes and mounts it.
@@ -334,10 +339,31 @@ pub(crate) fn attach_loop(file: &Path) -> Result<(PathBuf, Held), Trouble> {
     Ok((device, held))
 }
 
+const ZRAM: &str = "/sys/class/zram-control/hot_add";
+
+/// Whether the kernel makes zram devices.
+pub(crate) fn has_zram() -> bool {
+    Path::new(ZRAM).exists()
+}
+
+/// Makes a disk in memory of so many bytes, with sectors of 4,096: a zram device, or where there is
+/// none a loop device over a file in the scratch space, which does the same more slowly.
+pub(crate) fn make_disk(context: &Context, bytes: u64) -> Result<(PathBuf, Held), Trouble> {
+    if has_zram() {
+        return make_zram(bytes);
+    }
+    let file = context.dir("memory")?.join("disk.img");
+    std::fs::File::create(&file)?.set_len(bytes)?;
+    let (device, held) = attach_loop(&file)?;
+    // The file goes when nothing uses it any more.
+    std::fs::remove_file(&file)?;
+    Ok((device, held))
+}
+
 /// Makes a zram device of so many bytes.
-pub(crate) fn make_zram(bytes: u64) -> Result<(PathBuf, Held), Trouble> {
+fn make_zram(bytes: u64) -> Result<(PathBuf, Held), Trouble> {
     let _making = MAKING.lock();
-    let number: u32 = std::fs::read_to_string("/sys/class/zram-control/hot_add")?
+    let number: u32 = std::fs::read_to_string(ZRAM)?
         .trim()
         .parse()
         .map_err(|_| Trouble::Failed("zram hot_add gave no number".to_owned()))?;

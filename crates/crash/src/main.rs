@@ -75,12 +75,16 @@ enum Layer {
     /// Removes what an interrupted run held (started by itself)
     #[command(hide = true)]
     Clear(guard::ClearArgs),
+    /// Removes what a killed run held (started by itself)
+    #[command(hide = true)]
+    Watch(guard::WatchArgs),
 }
 
 fn main() -> ExitCode {
     match Cli::parse().layer {
         Layer::Work(args) => workload::run(&args),
         Layer::Clear(args) => guard::clear(&args),
+        Layer::Watch(args) => guard::watch(&args),
         Layer::Weak(args) => run(&args, &["weak"]),
         Layer::Block(args) => run(&args, &["block"]),
         Layer::Mutants(args) => run(&args, &["mutants"]),
@@ -94,7 +98,10 @@ fn run(args: &Args, layers: &[&str]) -> ExitCode {
     if let Err(trouble) = context::enter_private_mounts() {
         return context::unavailable(&trouble);
     }
-    let guard = guard::install();
+    let guard = match guard::install() {
+        Ok(guard) => guard,
+        Err(trouble) => return context::unavailable(&trouble),
+    };
     let mut report = Report::default();
     let done = layers_of(args, layers, &mut report);
     drop(guard);
