@@ -13,11 +13,13 @@
 
 mod force;
 mod holding;
+mod job;
 mod target;
 mod work;
 
 pub use force::{ForceRefused, force_release, force_release_work};
 pub use holding::{Conflict, DamagedMember, Holding, Lost, LostMember};
+pub use job::{JobCompleteRefused, JobRefused, claim_job, complete_job};
 pub use target::{ClaimRefused, ClaimRequest, claim, heartbeat, release};
 pub use work::{
     AbandonRefused, BeginCommitRefused, CompleteRefused, WorkClaim, WorkClaimRefused, WorkStale,

@@ -151,6 +151,36 @@ impl Transition {
     pub fn edits(edits: Vec<Edit>) -> Self {
         Self::Edits { edits, audit: None }
     }
+
+    /// Both, as one transition: two grants are made under one token.
+    ///
+    /// # Panics
+    /// If both have a line for the audit log: there is one line per transition.
+    pub fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Grant(one), Self::Grant(two)) => {
+                Self::Grant(Grant::new(one.above.max(two.above), move |token| {
+                    let mut edits = one.under(token);
+                    edits.extend(two.under(token));
+                    edits
+                }))
+            }
+            (Self::Grant(grant), Self::Edits { edits: more, audit })
+            | (Self::Edits { edits: more, audit }, Self::Grant(grant)) => {
+                assert!(audit.is_none(), "a grant leaves no audit line");
+                Self::Grant(Grant::new(grant.above, move |token| {
+                    let mut edits = grant.under(token);
+                    edits.extend(more);
+                    edits
+                }))
+            }
+            (Self::Edits { mut edits, audit }, Self::Edits { edits: more, audit: other_audit }) => {
+                assert!(audit.is_none() || other_audit.is_none(), "one audit line");
+                edits.extend(more);
+                Self::Edits { edits, audit: audit.or(other_audit) }
+            }
+        }
+    }
 }
 
 impl fmt::Debug for Transition {

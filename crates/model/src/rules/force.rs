@@ -27,8 +27,8 @@ pub fn force_release(
     let mut vacant = 0;
     let mut wrong = Vec::new();
     let mut owner = None;
-    for (target, member) in members(view, group) {
-        let edit = Edit { key: Key::target(target), to: None };
+    for (key, target, member) in members(view, group) {
+        let edit = Edit { key, to: None };
         match member {
             Member::Vacant => {
                 vacant += 1;

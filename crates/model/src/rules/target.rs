@@ -33,13 +33,13 @@ pub struct ClaimRequest {
 pub fn claim(view: &View, request: &ClaimRequest) -> Result<Transition, ClaimRefused> {
     let mut refused = ClaimRefused { conflicts: Vec::new(), damaged: Vec::new() };
     let mut histories = Vec::with_capacity(request.group.len());
-    for (target, entry) in members(view, &request.group) {
+    for (key, target, entry) in members(view, &request.group) {
         match entry {
-            Member::Vacant => histories.push((target, History::first())),
+            Member::Vacant => histories.push((key, target, History::first())),
             Member::Damaged(damage) => refused.damaged.push(damage),
             Member::Present(old) if old.holder.is_expired(&view.moment, view.default_ttl) => {
                 let next = old.history.taken_over(&old.holder.owner, request.owner.as_str());
-                histories.push((target, next));
+                histories.push((key, target, next));
             }
             Member::Present(old) => {
                 refused
@@ -68,8 +68,8 @@ pub fn claim(view: &View, request: &ClaimRequest) -> Result<Transition, ClaimRef
             payload,
             writer: Some(writer),
         });
-        let grant = |(target, history)| Edit {
-            key: Key::target(target),
+        let grant = |(key, target, history)| Edit {
+            key,
             to: Some(Record::Target(TargetRecord {
                 target,
                 group: Arc::clone(&group),
@@ -89,7 +89,7 @@ pub fn heartbeat(view: &View, group: &TargetGroup, token: &Token) -> Result<Tran
     let held = held_under(view, group, token)?;
     let mut renewed: Option<(&Arc<Holder>, Arc<Holder>)> = None;
     let mut edits = Vec::with_capacity(held.len());
-    for record in held {
+    for (key, record) in held {
         let holder = match &renewed {
             Some((old, new)) if Arc::ptr_eq(old, &record.holder) || **old == record.holder => {
                 Arc::clone(new)
@@ -101,14 +101,14 @@ pub fn heartbeat(view: &View, group: &TargetGroup, token: &Token) -> Result<Tran
             }
         };
         let to = Record::Target(TargetRecord { holder, ..record.clone() });
-        edits.push(Edit { key: Key::target(record.target), to: Some(to) });
+        edits.push(Edit { key, to: Some(to) });
     }
     Ok(Transition::edits(edits))
 }
 
 /// Removes every member, all under exactly `token`; expiry does not matter.
 pub fn release(view: &View, group: &TargetGroup, token: &Token) -> Result<Transition, Lost> {
-    let remove = |record: &TargetRecord| Edit { key: Key::target(record.target), to: None };
+    let remove = |(key, _)| Edit { key, to: None };
     Ok(Transition::edits(held_under(view, group, token)?.into_iter().map(remove).collect()))
 }
 
@@ -121,12 +121,12 @@ fn held_under<'v>(
     view: &'v View,
     group: &TargetGroup,
     token: &Token,
-) -> Result<Vec<&'v TargetRecord>, Lost> {
+) -> Result<Vec<(Key, &'v TargetRecord)>, Lost> {
     let mut held = Vec::with_capacity(group.len());
     let mut lost = Vec::new();
-    for (target, member) in members(view, group) {
+    for (key, target, member) in members(view, group) {
         match member {
-            Member::Present(record) if record.holder.token == *token => held.push(record),
+            Member::Present(record) if record.holder.token == *token => held.push((key, record)),
             Member::Present(record) => lost.push(LostMember::OtherToken(Conflict {
                 target,
                 holding: Holding::seen(&record.holder, view),
@@ -144,13 +144,17 @@ pub(super) enum Member<'v> {
     Damaged(DamagedMember),
 }
 
-/// The group's members as the view shows them; the view must hold exactly the group's keys.
+/// The group's members as the view shows them; of targets the view must hold
+/// exactly the group's.
 pub(super) fn members<'v>(
     view: &'v View,
     group: &TargetGroup,
-) -> impl Iterator<Item = (Target, Member<'v>)> {
-    assert_eq!(view.entries.len(), group.len(), "a view of the group's own keys");
-    group.members().zip(&view.entries).map(|((id, target), (key, entry))| {
+) -> impl Iterator<Item = (Key, Target, Member<'v>)> {
+    // Targets come before work items.
+    let end = view.entries.partition_point(|(key, _)| key.space == Space::Targets);
+    let entries = view.entries.get(..end).unwrap_or_default();
+    assert_eq!(entries.len(), group.len(), "a view of the group's own keys");
+    group.members().zip(entries).map(|((id, target), (key, entry))| {
         assert_eq!(*key, Key { space: Space::Targets, id }, "entries in id order");
         let member = match entry {
             Entry::Vacant => Member::Vacant,
@@ -160,7 +164,7 @@ pub(super) fn members<'v>(
                 Member::Damaged(DamagedMember { target, damage: damage.clone() })
             }
         };
-        (target, member)
+        (*key, target, member)
     })
 }
 

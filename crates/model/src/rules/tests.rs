@@ -3,6 +3,7 @@
 mod claim;
 mod force;
 mod heartbeat;
+mod job;
 mod release;
 mod sequence;
 mod work;

@@ -16,7 +16,7 @@ use crate::payload::Payload;
 use crate::record::{History, Holder, Record, WorkRecord, WorkStatus};
 use crate::time::{Timestamp, Ttl};
 use crate::token::{Fence, Token};
-use crate::view::{Damage, Edit, Entry, Grant, Key, Transition, View};
+use crate::view::{Damage, Edit, Entry, Grant, Key, Space, Transition, View};
 
 /// What a work claim asks for.
 #[derive(Clone, Debug)]
@@ -44,7 +44,7 @@ impl WorkClaim {
 /// If the view is not of exactly this item: an engine that passes it is broken.
 pub fn claim_work(view: &View, request: &WorkClaim) -> Result<Transition, WorkClaimRefused> {
     let id = request.id();
-    assert!(view.entries.iter().all(|(key, _)| *key == Key::work(id)), "a view of this item");
+    assert!(items(view).iter().all(|(key, _)| *key == Key::work(id)), "a view of this item");
     let mut above = view.highest_fence();
     let history = match entry(view) {
         Seen::Vacant => History::first(),
@@ -168,8 +168,14 @@ enum Seen<'v> {
     Damaged(Damage),
 }
 
+/// The part of a view that is of work items; it comes last.
+fn items(view: &View) -> &[(Key, Entry)] {
+    let begin = view.entries.partition_point(|(key, _)| key.space != Space::Work);
+    view.entries.get(begin..).unwrap_or_default()
+}
+
 fn entry(view: &View) -> Seen<'_> {
-    match view.entries.as_slice() {
+    match items(view) {
         [(_, Entry::Vacant)] => Seen::Vacant,
         [(_, Entry::Present(Record::Work(record)))] => Seen::Present(record),
         [(_, Entry::Damaged(damage))] => Seen::Damaged(damage.clone()),
