@@ -13,7 +13,7 @@ usage: cargo xtask test [--list] [--only SUITE]
        cargo xtask campaign [--target libyaml|lz4|giflib] [--seconds N] [--coordinators N]
                             [--arm none|ledger|group] [--frozen] [--json FILE]
        cargo xtask sim [ARGS..]
-       cargo xtask crash [weak|block|mutants|eio|all] [ARGS..]
+       cargo xtask crash [weak|block|mutants|eio|sweep|resource|soak|all] [ARGS..]
 
 test      checks and tests everything; the last line is `N passed, N failed`
 campaign  builds a real program and runs a hybrid campaign on it (default: libyaml, 60 s,

@@ -1,4 +1,5 @@
-//! `cargo xtask sim` and `cargo xtask crash`: build a test tool, and become it.
+//! `cargo xtask sim` and `cargo xtask crash`: build a test tool, and become it. Their short forms are
+//! suites of `cargo xtask test`.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -6,10 +7,12 @@ use std::process::{Command, ExitCode};
 
 use crate::packages;
 use crate::process;
+use crate::suite::{Context, Outcome};
+use crate::tally;
 use crate::target_dir;
 
 /// What the crash tools make file systems with, and trace with.
-const PACKAGES: &[&str] =
+pub(crate) const PACKAGES: &[&str] =
     &["btrfs-progs", "e2fsprogs", "gcc", "mount", "strace", "util-linux", "xfsprogs"];
 
 /// Runs the simulator; without arguments, every crash point in quick form in both durabilities.
@@ -52,6 +55,41 @@ pub(crate) fn crash(repo: &Path, arguments: &[OsString]) -> ExitCode {
         .and_then(|()| build(repo, &["--package", "ringfence-cli", "--package", "ringfence-crash"]))
         .and_then(|()| become_tool(&tool, if arguments.is_empty() { &all } else { arguments }))
         .unwrap_or_else(|reason| failed(&reason))
+}
+
+/// The suite: every crash point in quick form, and random runs. Its own tests, which the suite of all
+/// crates runs, try other seeds, and every planted bug.
+pub(crate) fn sim_suite(context: &Context) -> Outcome {
+    let built = context.check(build_command(context, &["--package", "ringfence-sim"]));
+    if !built.tally.is_success() {
+        return built;
+    }
+    let tool = target_dir(&context.repo).join("release/ringfence-sim");
+    let mut whole = Outcome::default();
+    for arguments in [&["--exhaustive", "--quick"][..], &["--random", "400", "--from", "1001"]] {
+        let mut command = context.command(&tool);
+        command.args(arguments);
+        whole += context.count(command, tally::simulator);
+    }
+    whole
+}
+
+/// The suite: every layer in its short fixed form.
+pub(crate) fn crash_suite(context: &Context) -> Outcome {
+    let packages = ["--package", "ringfence-cli", "--package", "ringfence-crash"];
+    let built = context.check(build_command(context, &packages));
+    if !built.tally.is_success() {
+        return built;
+    }
+    let mut command = context.command(target_dir(&context.repo).join("release/ringfence-crash"));
+    command.args(["all", "--ci"]);
+    context.count(command, tally::crash)
+}
+
+fn build_command(context: &Context, packages: &[&str]) -> Command {
+    let mut build = context.command("cargo");
+    build.args(["build", "--release"]).args(packages);
+    build
 }
 
 fn build(repo: &Path, packages: &[&str]) -> Result<(), String> {

@@ -57,6 +57,11 @@ impl Finished {
         self.status.success() && self.timed_out.is_none() && self.left_behind.is_empty()
     }
 
+    /// What it exited with, if it exited by itself.
+    pub(crate) fn code(&self) -> Option<i32> {
+        self.status.code().filter(|_| self.timed_out.is_none())
+    }
+
     /// How it ended, in a few words.
     pub(crate) fn verdict(&self) -> String {
         let mut words = match (self.timed_out, self.status.code(), self.status.signal()) {

@@ -31,13 +31,18 @@ pub(crate) struct Context {
 }
 
 /// How a suite ended.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Outcome {
     /// What it counted.
     pub(crate) tally: Tally,
     /// What it printed; shown only when something failed.
     pub(crate) output: String,
+    /// Why nothing was tried, where that is no failure.
+    pub(crate) skipped: Option<String>,
 }
+
+/// With this a tool says that the machine lacks what it needs. In CI it fails instead.
+const EXIT_SKIPPED: i32 = 77;
 
 impl Context {
     /// A command that starts in the root of the clone.
@@ -64,7 +69,11 @@ impl Context {
         match process::run(command, &self.limits) {
             Ok(finished) if finished.exited_well() => {
                 let tally = count(&finished.output).checked(true);
-                Outcome { tally, output: finished.output }
+                Outcome { tally, output: finished.output, skipped: None }
+            }
+            Ok(finished) if finished.code() == Some(EXIT_SKIPPED) => {
+                let last = finished.output.lines().last().unwrap_or("it says nothing");
+                Outcome { skipped: Some(last.to_owned()), ..Outcome::default() }
             }
             Ok(finished) => {
                 let counted = count(&finished.output);
@@ -72,17 +81,25 @@ impl Context {
                 let counted = if counted == Tally::PASS { Tally::default() } else { counted };
                 let tally = counted.checked(false);
                 let output = format!("{}\n[{}]\n", finished.output.trim_end(), finished.verdict());
-                Outcome { tally, output }
+                Outcome { tally, output, skipped: None }
             }
             Err(error) => Outcome::failed(error.to_string()),
         }
     }
 }
 
+impl std::ops::AddAssign for Outcome {
+    fn add_assign(&mut self, other: Self) {
+        self.tally += other.tally;
+        self.output.push_str(&other.output);
+        self.skipped = self.skipped.take().or(other.skipped);
+    }
+}
+
 impl Outcome {
     /// One failure, with its reason.
     pub(crate) fn failed(reason: impl Into<String>) -> Self {
-        Self { tally: Tally::FAIL, output: reason.into() }
+        Self { tally: Tally::FAIL, output: reason.into(), skipped: None }
     }
 }
 
@@ -132,8 +149,8 @@ fn prepare_and_run(repo: &Path, chosen: &[&Suite]) -> Tally {
     println!();
     let mut failed = Vec::new();
     for suite in chosen {
-        let tally = run_one(repo, suite);
-        if !tally.is_success() {
+        let (tally, fine) = run_one(repo, suite);
+        if !fine {
             failed.push(suite.name);
         }
         total += tally;
@@ -156,17 +173,22 @@ fn announce(chosen: &[&Suite], missing: &Result<Vec<String>, packages::Error>) {
     }
 }
 
-fn run_one(repo: &Path, suite: &Suite) -> Tally {
+/// What it counted, and whether all is well.
+fn run_one(repo: &Path, suite: &Suite) -> (Tally, bool) {
     println!("{} ..", suite.name);
     let started = Instant::now();
     let context = Context { repo: repo.to_path_buf(), limits: Limits { time: suite.limit } };
-    let Outcome { tally, output } = (suite.run)(&context);
+    let Outcome { tally, output, skipped } = (suite.run)(&context);
     let seconds = started.elapsed().as_secs_f64();
+    if let Some(reason) = skipped {
+        println!("{:<12} SKIPPED {reason}", suite.name);
+        return (tally, true);
+    }
     if tally.is_success() {
         println!("{:<12} ok      {:>5} passed  {seconds:>7.1} s", suite.name, tally.passed);
     } else {
         println!("{output}");
         println!("{:<12} FAILED  {tally}  {seconds:>7.1} s", suite.name);
     }
-    tally
+    (tally, tally.is_success())
 }

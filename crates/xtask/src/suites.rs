@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::crash;
 use crate::suite::{Context, Outcome, Suite};
 use crate::tally;
 use crate::target_dir;
@@ -36,6 +37,20 @@ pub(crate) const ALL: &[Suite] = &[
         packages: &["e2fsprogs", "gcc", "mount", "python3", "strace", "util-linux"],
         limit: Duration::from_mins(30),
         run: rust,
+    },
+    Suite {
+        name: "sim",
+        about: "simulated crashes: every crash point in quick form, and random runs",
+        packages: &["gcc"],
+        limit: Duration::from_mins(10),
+        run: crash::sim_suite,
+    },
+    Suite {
+        name: "crash",
+        about: "real crashes: recorded disks, dropped syncs, errors, kills, full disks, power cuts",
+        packages: crash::PACKAGES,
+        limit: Duration::from_mins(15),
+        run: crash::crash_suite,
     },
     Suite {
         name: "python",

@@ -107,6 +107,58 @@ fn failed_in_unittest_verdict(line: &str) -> u64 {
     failed
 }
 
+/// Counts the rows of the simulator's tables in `output`; a row in which something is wrong has failed.
+///
+/// A case reads `Group: Claim 2/1 POINTS STATES .. WRONG SECONDS`, random runs `Group: seeds 1..9: ..,
+/// 0 wrong, 1.0 s`.
+pub(crate) fn simulator(output: &str) -> Tally {
+    let mut tally = Tally::default();
+    for line in output.lines() {
+        let Some(row) = ["Group: ", "Record: "].iter().find_map(|mode| line.strip_prefix(mode))
+        else {
+            continue;
+        };
+        let passed = if row.starts_with("seeds ") {
+            row.contains(", 0 wrong, ")
+        } else {
+            let mut words = row.split_whitespace().rev();
+            let seconds = words.next().and_then(|word| word.parse::<f64>().ok());
+            let wrong = words.next().and_then(|word| word.parse::<u64>().ok());
+            // Neither the heading nor the sum is a case.
+            let (Some(_), Some(wrong)) = (seconds, wrong) else { continue };
+            if row.starts_with("all ") {
+                continue;
+            }
+            wrong == 0
+        };
+        tally += if passed { Tally::PASS } else { Tally::FAIL };
+    }
+    tally
+}
+
+/// Counts the rows of the crash tools' table in `output`; one with a violation, or with a planted bug
+/// that was not noticed, has failed.
+///
+/// A row reads `soak xfs power cuts, group STATES DISTINCT VIOLATIONS CAUGHT/PLANTED SECONDS`.
+pub(crate) fn crash(output: &str) -> Tally {
+    let mut tally = Tally::default();
+    let table = output.lines().skip_while(|line| !line.starts_with("LAYER ")).skip(1);
+    for line in
+        table.take_while(|line| !line.starts_with("all passed") && !line.starts_with("FAILED"))
+    {
+        if line.starts_with(' ') {
+            continue;
+        }
+        let mut words = line.split_whitespace().rev().skip(1);
+        let mutants = words.next().unwrap_or_default();
+        let violations = words.next().unwrap_or_default();
+        let noticed = mutants == "-"
+            || mutants.split_once('/').is_some_and(|(caught, planted)| caught == planted);
+        tally += if noticed && violations == "0" { Tally::PASS } else { Tally::FAIL };
+    }
+    tally
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,6 +208,37 @@ test result: FAILED. 40 passed; 3 failed; 0 ignored; 0 measured; 0 filtered out;
         assert_eq!(unittest(output), Tally { passed: 2, failed: 1 });
         let output = "Ran 3 tests in 0.1s\n\nFAILED (unexpected successes=1)\n";
         assert_eq!(unittest(output), Tally { passed: 2, failed: 1 });
+    }
+
+    #[test]
+    fn a_case_of_the_simulator_passes_when_nothing_is_wrong_in_it() {
+        let output = "\
+Group: case                    points    states   2nd cut  distinct sampled  kills retries  wrong     s
+Group: Claim 2/2                   12       200       300       100       1      2       3      0   0.4
+Group: Init 2/2                    12       200       300       100       1      2       3      2   0.4
+Group: all                         24       400       600       200       2      4       6      2   0.8
+WRONG Init 2/2: 3
+Record: seeds 1..9: 8 runs, 90 calls, 3 of them unknown, 0 undecided, 0 wrong, 1.0 s
+Record: seeds 9..11: 2 runs, 90 calls, 3 of them unknown, 0 undecided, 1 wrong, 1.0 s
+";
+        assert_eq!(simulator(output), Tally { passed: 2, failed: 2 });
+    }
+
+    #[test]
+    fn a_row_of_the_crash_tools_passes_without_violation_and_with_every_bug_noticed() {
+        let output = "\
+soak      ext4    power cuts, group                 32        30          0         -      3.3
+LAYER     FS      WORKLOAD                      STATES  DISTINCT VIOLATIONS   MUTANTS  SECONDS
+soak      ext4    power cuts, group                 32        30          0         -      3.3
+  - 30 rounds
+soak      xfs     power cuts, group                 32        30          1         -      3.3
+  ! record 1 is gone
+mutants   weakfs  each sync dropped, group          32        30          0     30/30      3.3
+mutants   weakfs  each sync dropped, record         32        30          0     29/30      3.3
+FAILED                                             128       120          1     59/60     13.2
+";
+        assert_eq!(crash(output), Tally { passed: 2, failed: 2 });
+        assert_eq!(crash("failed: no room"), Tally::default());
     }
 
     #[test]
