@@ -42,6 +42,7 @@ pub mod audit;
 pub mod checkpoint;
 pub mod codec;
 pub mod commit;
+pub mod dump;
 mod each;
 pub mod engine;
 pub mod frame;

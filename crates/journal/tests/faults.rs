@@ -254,6 +254,33 @@ fn b44_a_torn_tail_is_cut_off_and_damage_is_not() {
 }
 
 #[test]
+fn a_dump_shows_every_frame_and_what_does_not_read() {
+    let bed = Bed::new();
+    let token = claim(&bed.engine, &group(1..4)).unwrap().unwrap();
+    change(&bed.engine, &group(1..4), token, Verb::ForceRelease).unwrap();
+    claim(&bed.engine, &group(7..8)).unwrap().unwrap();
+    let kinds = || {
+        let items = ringfence_journal::dump::dump(&World::system(), &bed.root()).unwrap();
+        let text: Vec<String> = items.iter().map(ToString::to_string).collect();
+        let json: Vec<String> = items.iter().map(ringfence_journal::dump::Item::to_json).collect();
+        (text.join("\n"), json.concat())
+    };
+    let (text, json) = kinds();
+    assert!(text.contains("frame 1 of segment 1  stores 3, removes 0"), "{text}");
+    assert!(text.contains("frame 2 of segment 1  stores 0, removes 3"), "{text}");
+    assert!(json.contains(r#""kind":"checkpoint""#) && json.contains(r#""audit":{"#), "{json}");
+    assert!(json.contains(r#""target":7"#) && !json.contains("unreadable"), "{json}");
+    let path = bed.root().join("journal.0");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let second = (512..).step_by(512).filter(|&at| bytes[at..at + 4] == *b"RFj1").nth(1).unwrap();
+    bytes[second + 70] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    let (text, json) = kinds();
+    assert!(json.contains(&format!(r#""kind":"unreadable","offset":{second}"#)), "{json}");
+    assert!(text.contains("frame 3 of segment 1") && text.contains("not in the chain"), "{text}");
+}
+
+#[test]
 fn hints_may_be_missing_wrong_or_from_another_boot() {
     let bed = Bed::new();
     let held = claim(&bed.engine, &group(1..4)).unwrap().unwrap();
