@@ -324,7 +324,15 @@ impl Journal {
         for slot in slots {
             let path = self.layout.segment(slot);
             let fail = |source| StorageError::new("sync", path.display(), source);
-            let Some(header) = self.segments.header(slot).map_err(fail)? else { continue };
+            let header = self.segments.header(slot).map_err(fail)?;
+            let here = slot == place.slot;
+            let expected = if here { place.at.segment } else { place.at.segment - 1 };
+            let header = match header {
+                Some(header) if header.segment == expected => header,
+                // The one before was made ready again, which took a checkpoint of all of it.
+                _ if !here => continue,
+                _ => return Ok(false),
+            };
             if header.failed_after.is_some() {
                 return Ok(false);
             }
@@ -352,6 +360,10 @@ impl Journal {
             let mut replica = self.replica();
             self.catch_up_for_writing(&mut replica, &held).map_err(Failure::Untouched)?;
         }
+        let place = self.replica().place();
+        if place.epoch != ticket.epoch || place.at.sequence < ticket.sequence {
+            return self.look_again(ticket);
+        }
         let deadline = self.long();
         loop {
             let seen = self.hints.seen(SYNC);
@@ -360,7 +372,7 @@ impl Journal {
             }
             let sync = self.try_lock(Which::Sync).map_err(|error| unknown(&self.layout, error))?;
             if let Some(sync) = sync {
-                return self.lead(ticket, sync);
+                return self.lead(ticket, place, sync);
             }
             if self.world.clock.left(deadline).is_zero() {
                 let why = io::Error::from(io::ErrorKind::TimedOut);
@@ -371,32 +383,30 @@ impl Journal {
     }
 
     /// Syncs for everybody who has appended.
-    fn lead(&self, ticket: &Ticket, sync: Held<'_>) -> Result<(), Failure> {
+    fn lead(&self, ticket: &Ticket, mut place: Place, sync: Held<'_>) -> Result<(), Failure> {
         let durable = self.hints.durable_here(ticket.epoch);
         if durable.is_some_and(|to| to >= ticket.sequence) {
             return Ok(());
         }
         self.gather(ticket.epoch, durable.unwrap_or(0));
-        let (tail, place) = {
-            let mut replica = self.replica();
-            let tail = match self.catch_up(&mut replica) {
-                Ok(tail) => tail,
-                Err(error) => return Err(unknown(&self.layout, self.read_error(error))),
-            };
-            if replica.epoch() != ticket.epoch {
-                return self.fate(&replica, ticket);
-            }
-            (tail, replica.place())
-        };
-        if tail == Tail::End && place.at.sequence >= ticket.sequence {
-            match self.sync_all(&place, &sync) {
-                Ok(true) => return Ok(()),
-                Ok(false) => {}
-                Err(error) => return Err(unknown(&self.layout, error)),
-            }
+        // A thread that appends may hold the replica and wait for the lock that is held here.
+        if let Ok(mut replica) = self.replica.try_lock()
+            && let Ok(Tail::End) = self.catch_up(&mut replica)
+            && replica.epoch() == ticket.epoch
+        {
+            place = replica.place();
+        }
+        match self.sync_all(&place, &sync) {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(error) => return Err(unknown(&self.layout, error)),
         }
         drop(sync);
-        // The sync failed, for us or for somebody before us: what counts is decided, once, for all.
+        self.look_again(ticket)
+    }
+
+    /// The sync failed, for us or for somebody before us: what counts is decided, once, for all.
+    fn look_again(&self, ticket: &Ticket) -> Result<(), Failure> {
         let held = match self.lock(Which::Append, self.long()) {
             Ok(held) => held,
             Err(failure) => return Err(unknown(&self.layout, into_storage(failure))),
@@ -438,6 +448,12 @@ impl Journal {
         match end {
             Some(end) if ticket.sequence <= end => Ok(()),
             Some(_) => Err(Failure::Restored(dropped())),
+            // Its segment was made ready for another number, which took a checkpoint of it.
+            None if replica.epoch() == ticket.epoch
+                && replica.checkpoint.head.base.sequence >= ticket.sequence =>
+            {
+                Ok(())
+            }
             None => Err(unknown(&self.layout, dropped())),
         }
     }

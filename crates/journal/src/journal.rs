@@ -46,6 +46,8 @@ pub(crate) struct Locks {
     append: Mutex<Box<dyn LockFd>>,
     sync: Mutex<Box<dyn LockFd>>,
     maintain: Mutex<Box<dyn LockFd>>,
+    /// A forked child has the same locks as its parent: they would not exclude each other.
+    process: u32,
 }
 
 impl Locks {
@@ -55,6 +57,7 @@ impl Locks {
             append: open(&layout.append_lock())?,
             sync: open(&layout.sync_lock())?,
             maintain: open(&layout.maintain_lock())?,
+            process: std::process::id(),
         })
     }
 }
@@ -87,11 +90,16 @@ pub(crate) enum Which {
 
 impl Journal {
     fn locks(&self) -> Result<&Locks, StorageError> {
-        self.locks.as_ref().ok_or_else(|| {
+        let root = self.layout.root();
+        let locks = self.locks.as_ref().ok_or_else(|| {
             let why = io::Error::from(io::ErrorKind::ReadOnlyFilesystem);
-            let root = self.layout.root().display();
-            StorageError::new("change a table that was opened for reading at", root, why)
-        })
+            StorageError::new("change a table that was opened for reading at", root.display(), why)
+        })?;
+        if locks.process != std::process::id() {
+            let why = io::Error::other("a forked process must open it for itself");
+            return Err(StorageError::new("change", root.display(), why));
+        }
+        Ok(locks)
     }
 
     /// Takes a lock if it is free.

@@ -47,7 +47,7 @@ impl Journal {
         // T1.
         let (epoch, sequence) = (head.epoch, head.base.sequence);
         self.wait_durable(&Ticket { epoch, sequence, token: None, stored: false })?;
-        let _held = self.lock(Which::Maintain, deadline)?;
+        let held = self.lock(Which::Maintain, deadline)?;
         let now = Checkpoint::open(&*self.world.fs, &self.layout, self.table);
         let now = now.map_err(|error| read(error.into()))?.head;
         // T3, and somebody may have been faster.
@@ -72,6 +72,8 @@ impl Journal {
             self.segments.prepare(1 - slot, number, self.meta.segment_bytes).map_err(fail)?;
         }
         self.ready.store(head.base.segment + 1, Ordering::Relaxed);
+        // Whoever holds the replica may be waiting for this lock.
+        drop(held);
         // Begins with the checkpoint from now on, so that changes do not pile up.
         let mut replica = self.replica();
         if let Ok(fresh) = self.load(u64::MAX) {

@@ -306,3 +306,39 @@ fn hints_may_be_missing_wrong_or_from_another_boot() {
         assert_eq!(truth(&bed.root()).len(), 3 + 3 * (usize::from(round) + 1));
     }
 }
+
+#[test]
+fn threads_of_one_handle_share_syncs_and_never_block_each_other_for_good() {
+    let bed = Bed::new();
+    // Through many changes of segments, and with a failed sync now and then.
+    std::thread::scope(|scope| {
+        for thread in 0..6_u64 {
+            let bed = &bed;
+            scope.spawn(move || {
+                let target = group(thread * 100 + 1..thread * 100 + 9);
+                for _ in 0..150 {
+                    let token = match claim(&bed.engine, &target) {
+                        Ok(token) => token.expect("nobody else wants it"),
+                        Err(Failure::Restored(_)) => continue,
+                        Err(failure) => panic!("{failure}"),
+                    };
+                    while let Err(failure) = change(&bed.engine, &target, token, Verb::Release) {
+                        assert!(matches!(failure, Failure::Restored(_)), "{failure}");
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            for nth in 1..8 {
+                std::thread::sleep(Duration::from_millis(10));
+                let sync = ringfence_env::fault::Call::SyncFile;
+                bed.faults.arm(When::NthOf(sync, nth), Effect::Errno(libc::EIO));
+                std::thread::sleep(Duration::from_millis(10));
+                bed.faults.disarm();
+            }
+        });
+    });
+    bed.faults.disarm();
+    assert_eq!(truth(&bed.root()).len(), 0);
+    no_leftovers(&bed.root());
+}
