@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ringfence::{Owner, TargetGroup, Timestamp, Token, Ttl};
+use ringfence::{Durability, Owner, TargetGroup, Timestamp, Token, Ttl};
 
 use crate::duration;
 
@@ -78,6 +78,27 @@ pub(crate) struct HolderArgs {
     #[arg(long, short, value_name = "DURATION", value_parser = duration::parse,
           allow_hyphen_values = true)]
     pub(crate) wait: Option<Duration>,
+
+    /// Refuses a table of the other durability, for a job that relies on the one named
+    #[arg(long, value_enum)]
+    pub(crate) durability: Option<DurabilityArg>,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+pub(crate) enum DurabilityArg {
+    /// The whole group old or new
+    Group,
+    /// Each record old or new, a group perhaps in part; for tables that other programs use too
+    Record,
+}
+
+impl From<DurabilityArg> for Durability {
+    fn from(arg: DurabilityArg) -> Self {
+        match arg {
+            DurabilityArg::Record => Self::Record,
+            DurabilityArg::Group => Self::Group,
+        }
+    }
 }
 
 pub(crate) fn group(text: &str) -> Result<TargetGroup, String> {

@@ -1,8 +1,10 @@
 //! `ringfence check`.
 
 use std::fmt::Write as _;
+use std::num::NonZeroU64;
+use std::path::PathBuf;
 
-use ringfence::{CheckError, CheckReport, Finding, Recovered};
+use ringfence::{CheckError, CheckReport, Finding, Recovered, Repair, Store};
 use ringfence_files::intent::Standing;
 use serde::Serialize;
 
@@ -16,10 +18,16 @@ use crate::{store, table};
 pub(crate) struct Args {
     #[command(flatten)]
     store: StoreArg,
-    /// Also removes stale temporaries and idle lock files. Only while no program other than
-    /// Ringfence uses the table: others do not know the gate that keeps us out
+    /// Also finishes calls that were cut short, makes missing directories, and removes stale
+    /// temporaries and idle lock files. Only while no program other than Ringfence uses the table:
+    /// others do not know the gate that keeps us out
     #[arg(long)]
     repair: bool,
+    /// For a table that was restored from a backup or copied: raises its fences by N, which must not
+    /// be less than the number of grants since the copy was made (1000000000 does no harm)
+    #[arg(long, value_name = "N", requires = "repair", value_parser = bump,
+          allow_hyphen_values = true)]
+    bump_fence: Option<NonZeroU64>,
     #[command(flatten)]
     json: JsonArg,
 }
@@ -35,6 +43,10 @@ struct Answer {
     idle_lock_files: usize,
     findings: Vec<FindingJson>,
     removed: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    made: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fence_limit: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     recovered: Option<RecoveredJson>,
 }
@@ -55,6 +67,10 @@ struct FindingJson {
     token: Option<String>,
 }
 
+fn bump(text: &str) -> Result<NonZeroU64, String> {
+    text.parse().map_err(|_| "a number from 1 on is expected".to_owned())
+}
+
 /// Looks a table over.
 pub(crate) fn run(args: &Args) -> Exit {
     let out = Output::of(args.json.json);
@@ -63,11 +79,12 @@ pub(crate) fn run(args: &Args) -> Exit {
 
 fn check(args: &Args, out: Output) -> Result<Exit, Complaint> {
     let report = if args.repair {
-        store::open(&args.store.store)?.repair()
+        Store::repair_at(&args.store.store, Repair { bump_fence: args.bump_fence })
     } else {
         store::open_read_only(&args.store.store)?.check()
     };
     let report = report.map_err(|error| not_checked(&error))?;
+    let paths = |paths: &[PathBuf]| paths.iter().map(|path| path.display().to_string()).collect();
     let findings: Vec<FindingJson> = report.findings.iter().map(FindingJson::of).collect();
     let healthy = !report.findings.iter().any(needs_an_operator);
     let answer = Answer {
@@ -77,7 +94,9 @@ fn check(args: &Args, out: Output) -> Result<Exit, Complaint> {
         records: report.records,
         lock_files: report.lock_files,
         idle_lock_files: report.idle_lock_files,
-        removed: report.removed.iter().map(|path| path.display().to_string()).collect(),
+        removed: paths(&report.removed),
+        made: args.repair.then(|| paths(&report.made)),
+        fence_limit: report.fence_limit,
         findings,
         recovered: args.repair.then(|| RecoveredJson::of(&report.recovered)),
     };
@@ -90,6 +109,8 @@ pub(crate) fn not_checked(error: &CheckError) -> Complaint {
     match error {
         CheckError::Gate(failure) => store::failed("the repair", failure),
         CheckError::Storage(error) => store::not_read(error),
+        CheckError::Restored(restored) => store::not_restored(restored),
+        CheckError::Open(error) => store::not_opened(error),
         other => Complaint::new(Exit::FAILED, "failed", other).with("restored", true),
     }
 }
@@ -145,6 +166,20 @@ impl FindingJson {
                 reason: Some(reason.clone()),
                 token: None,
             },
+            Finding::Restored(restored) => {
+                Self { reason: Some(restored.to_string()), ..at("restored", &restored.fence) }
+            }
+            Finding::Incomplete(path) => Self {
+                reason: Some("`check --repair` makes it, durably".to_owned()),
+                ..at("incomplete", path)
+            },
+            Finding::Contradiction(path) => Self {
+                reason: Some(
+                    "table.json says durability \"record\", which has none: it was edited"
+                        .to_owned(),
+                ),
+                ..at("contradiction", path)
+            },
             _ => Self { kind: "other", location: None, reason: None, token: None },
         }
     }
@@ -166,6 +201,13 @@ fn human(report: &CheckReport, answer: &Answer, repaired: bool) -> String {
     }
     if repaired {
         let _ = writeln!(text, "{} leftovers removed", report.removed.len());
+        for path in &report.made {
+            let _ =
+                writeln!(text, "made again, empty: {}", table::plain(&path.display().to_string()));
+        }
+        if let Some(limit) = report.fence_limit {
+            let _ = writeln!(text, "the next fence is above {limit}");
+        }
         let Recovered { redone, undone, left_alone } = &report.recovered;
         if redone + undone > 0 {
             let _ = writeln!(text, "calls cut short: {redone} completed, {undone} put back");

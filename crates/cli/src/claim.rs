@@ -50,7 +50,7 @@ fn claim(args: &Args, out: Output) -> Result<Exit, Complaint> {
         Complaint::new(Exit::FAILED, "failed", format!("cannot watch for signals: {error}"))
             .with("restored", true)
     })?;
-    let table = store::open(&args.store.store)?.targets();
+    let table = store::open_as(&args.store.store, args.holder.durability)?.targets();
     let group = &args.targets.targets;
     let lease = {
         let request = request(args, payload, &interrupt);

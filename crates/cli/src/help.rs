@@ -79,12 +79,16 @@ pub(crate) const CHECK: &str = "\
 Examples:
   ringfence check /var/tmp/leases
   ringfence check /var/tmp/leases --repair
+  ringfence check /var/tmp/leases --repair --bump-fence 1000000000
+
+A table that was restored from a backup or copied is refused by every verb that writes, because it
+would hand fences out a second time, until --bump-fence has raised them above all that were.
 
 A damaged record is never removed by a repair: look at it with `show`, then `force-release` it with
 the token printed here.
 
-Exit codes: 0 healthy (leftovers may be reported), 64 usage, 65 a damaged or misplaced record or a
-            damaged fence counter, 66 no usable table, 75 the table stayed in use, 125 failed";
+Exit codes: 0 healthy (leftovers may be reported), 64 usage, 65 a damaged or misplaced record, a
+            damaged fence counter or a missing directory, 66 no usable table or a restored one, 75 the table stayed in use, 125 failed";
 
 pub(crate) const PROBE: &str = "\
 Examples:

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use ringfence::{Durability, InitError, InitOptions, ShardCount, Store, Ttl};
+use ringfence::{InitError, InitOptions, ShardCount, Store, Ttl};
 use serde::Serialize;
 
-use crate::args::{self, JsonArg};
+use crate::args::{self, DurabilityArg, JsonArg};
 use crate::exit::Exit;
 use crate::output::{Complaint, Output};
 use crate::store;
@@ -33,23 +33,6 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     json: JsonArg,
-}
-
-#[derive(clap::ValueEnum, Clone, Copy, Debug)]
-enum DurabilityArg {
-    /// The whole group old or new
-    Group,
-    /// Each record old or new, a group perhaps in part; for tables that other programs use too
-    Record,
-}
-
-impl From<DurabilityArg> for Durability {
-    fn from(arg: DurabilityArg) -> Self {
-        match arg {
-            DurabilityArg::Record => Self::Record,
-            DurabilityArg::Group => Self::Group,
-        }
-    }
 }
 
 #[derive(Serialize)]

@@ -79,7 +79,7 @@ fn wrap(args: &Args) -> Result<Exit, Complaint> {
     let signals = SignalQueue::block(&job::FORWARDED)
         .map_err(|error| own_failure("cannot queue signals", &error))?;
     let payload = payload::read(args.holder.payload.as_deref())?;
-    let store = store::open(&args.store.store)?;
+    let store = store::open_as(&args.store.store, args.holder.durability)?;
     let table = store.targets();
     let ttl = args.holder.ttl.unwrap_or(table.info().default_ttl);
     let budget = Budget::new(ttl.duration(), args.grace).map_err(Complaint::usage)?;

@@ -3,16 +3,23 @@
 use std::error::Error;
 use std::path::Path;
 
-use ringfence::{Failure, OpenError, ProbeError, StorageError, Store};
+use ringfence::{Failure, OpenError, ProbeError, Restored, StorageError, Store};
 use ringfence_files::meta::MetaError;
 
 use crate::answer::CorruptRecord;
+use crate::args::DurabilityArg;
 use crate::exit::Exit;
 use crate::output::Complaint;
 
 /// Opens a table for every operation.
 pub(crate) fn open(path: &Path) -> Result<Store, Complaint> {
     Store::open(path).map_err(|error| not_opened(&error))
+}
+
+/// Opens a table for every operation, and refuses one of another durability than the one asked for.
+pub(crate) fn open_as(path: &Path, wanted: Option<DurabilityArg>) -> Result<Store, Complaint> {
+    let Some(wanted) = wanted else { return open(path) };
+    Store::open_as(path, wanted.into()).map_err(|error| not_opened(&error))
 }
 
 /// Opens a table for reading; nothing in it is written.
@@ -28,18 +35,36 @@ pub(crate) fn not_opened(error: &OpenError) -> Complaint {
             Complaint::new(Exit::NO_TABLE, "no-table", message)
         }
         OpenError::Unsafe { .. } => Complaint::new(Exit::NO_TABLE, "unsafe", message),
-        OpenError::Meta(MetaError::Damaged { path, reason }) => {
-            let record = CorruptRecord {
-                target: None,
-                location: path.display().to_string(),
-                reason: reason.clone(),
-                token: None,
-            };
-            Complaint::new(Exit::DAMAGED, "corrupt", message).with("records", [record])
+        OpenError::OtherDurability { .. } => {
+            Complaint::new(Exit::NO_TABLE, "other-durability", message)
+        }
+        OpenError::Restored(restored) => not_restored(restored),
+        OpenError::Incomplete { missing } => Complaint::new(Exit::NO_TABLE, "incomplete", message)
+            .with("missing", [missing.display().to_string()]),
+        OpenError::Meta(MetaError::Damaged { path, reason }) => corrupt(path, reason, message),
+        OpenError::Contradicts { meta, .. } => {
+            corrupt(meta, "its durability was edited", message.clone())
         }
         OpenError::Probe(error) => not_probed(error),
         _ => Complaint::new(Exit::FAILED, "failed", message).with("restored", true),
     }
+}
+
+/// A table that was put back from a backup and whose fences nobody has raised since.
+pub(crate) fn not_restored(restored: &Restored) -> Complaint {
+    Complaint::new(Exit::NO_TABLE, "restored", restored.to_string())
+        .with("fence_limit", restored.limit)
+}
+
+/// The table's own description is damaged.
+fn corrupt(path: &Path, reason: &str, message: String) -> Complaint {
+    let record = CorruptRecord {
+        target: None,
+        location: path.display().to_string(),
+        reason: reason.to_owned(),
+        token: None,
+    };
+    Complaint::new(Exit::DAMAGED, "corrupt", message).with("records", [record])
 }
 
 /// Why a directory was not probed, or cannot carry a table.

@@ -1,6 +1,8 @@
 //! `docs/cli.md` against the real answers: every example is produced, field by field.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use ringfence::{Owner, Payload, Store};
@@ -107,6 +109,8 @@ fn every_documented_answer_is_given_for_real_and_no_other() {
     refusals(&mut produced);
     failures(&mut produced);
     cut_short(&mut produced);
+    restored(&mut produced);
+    other_tables(&mut produced);
     measures(&mut produced);
     let examples = examples();
     let ids: BTreeSet<&str> = produced.0.iter().map(|(id, ..)| *id).collect();
@@ -207,10 +211,66 @@ fn makes(produced: &mut Produced) {
 
 /// A claim that is killed between two of its records, on a table that keeps groups whole.
 fn cut_short(produced: &mut Produced) {
-    let table = Table::with(&["--durability", "group"]);
+    let table = Table::new();
     let claim = table.command("claim", &["--targets", &first(8), "--owner", "me"]);
     assert_eq!(killed_at_rename(5, &claim, &table.beside("log")).code, 137);
     produced.add("check/intent", table.json("check", &[]));
+}
+
+/// B34: a table that was put back from a backup.
+fn restored(produced: &mut Produced) {
+    // On a disk: what is in memory does not outlive its host.
+    let table = Table::on_disk();
+    table.claim("77,88", "me", &[]);
+    let copy = |from: &Path, to: &Path| {
+        let copied = Command::new("cp").arg("-a").args([from, to]).status().unwrap();
+        assert!(copied.success());
+    };
+    let backup = table.beside("backup");
+    copy(&table.store, &backup);
+    let issued = table.claim("99", "you", &[]);
+    std::fs::remove_dir_all(&table.store).unwrap();
+    copy(&backup, &table.store);
+    for (verb, args) in [
+        ("claim", &["--targets", "99", "--owner", "me"][..]),
+        ("heartbeat", &["--targets", "99", "--token", &issued]),
+        ("release", &["--targets", "99", "--token", &issued]),
+        ("force-release", &["--targets", "99", "--token", &issued, "--reason", "x"]),
+        ("check", &["--repair"]),
+    ] {
+        produced.add("any/restored", table.json(verb, args));
+    }
+    let run = table.run("run", &["--targets", "99", "--owner", "me", "--", "true"]);
+    assert_eq!(run.code, 66, "{run:?}");
+    assert!(run.err.contains("--bump-fence"), "{run:?}");
+    for verb in ["list", "status"] {
+        assert_eq!(table.json(verb, &[]).0, 0, "{verb} reads on");
+    }
+    produced.add("check/restored", table.json("check", &[]));
+    produced.add("check/raised", table.json("check", &["--repair", "--bump-fence", "1000000000"]));
+    let next = table.claim("99", "me", &[]);
+    assert!(next > issued, "{next} after {issued}");
+}
+
+fn other_tables(produced: &mut Produced) {
+    let table = Table::new();
+    for verb in ["claim", "run"] {
+        let mut args = vec!["--targets", "1", "--owner", "me", "--durability", "record"];
+        if verb == "run" {
+            args.extend(["--", "true"]);
+            assert_eq!(table.run("run", &args).code, 66);
+        } else {
+            produced.add("any/other-durability", table.json("claim", &args));
+        }
+        args[5] = "group";
+        assert_eq!(table.run(verb, &args).code, 0, "{verb}");
+        let _ = table.run("check", &["--repair"]);
+        std::fs::remove_file(table.record(1)).unwrap_or_default();
+    }
+    std::fs::remove_dir_all(table.store.join("intents")).unwrap();
+    produced.add("any/incomplete", table.json("claim", &["--targets", "1", "--owner", "me"]));
+    let (code, answer) = table.json("check", &["--repair"]);
+    assert_eq!((code, answer["made"].as_array().unwrap().len()), (0, 1), "{answer}");
 }
 
 fn measures(produced: &mut Produced) {

@@ -117,7 +117,7 @@ fn a_group_that_a_kill_cut_in_two_is_whole_for_the_next_command() {
     let mut finished = 0;
     for nth in [1, 2, 3, 6, 9] {
         for verb in ["claim", "heartbeat"] {
-            let table = Table::with(&["--durability", "group"]);
+            let table = Table::new();
             let mut args = vec!["--targets", &group, "--now", "1000"];
             let token = if verb == "claim" {
                 args.extend(["--owner", "me"]);

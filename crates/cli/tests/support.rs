@@ -21,8 +21,16 @@ impl Table {
         Self::with(&[])
     }
 
+    /// On a disk, whose files keep their numbers.
+    pub(crate) fn on_disk() -> Self {
+        Self::made_in(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap(), &[])
+    }
+
     pub(crate) fn with(options: &[&str]) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::made_in(tempfile::tempdir().unwrap(), options)
+    }
+
+    fn made_in(dir: TempDir, options: &[&str]) -> Self {
         let store = dir.path().join("store");
         let table = Self { dir, store };
         let made = table.run("init", options);
@@ -74,7 +82,7 @@ impl Table {
         let mut found = Vec::new();
         walk(&self.store, &mut |path| {
             let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
-            if !name.ends_with(".lock") && name != "fence.next" {
+            if !name.ends_with(".lock") && !["fence.next", "fence.mark"].contains(&name) {
                 found.push((path.to_owned(), std::fs::read(path).unwrap()));
             }
         });

@@ -7,17 +7,21 @@
 //! Damaged records are reported, never touched.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ringfence_engine::{Failure, StorageError};
-use ringfence_env::{FileKind, LockMode, Name};
-use ringfence_model::{Entry, Key, Space};
+use ringfence_engine::{Engine as _, Failure, StorageError};
+use ringfence_env::{Deadline, FileKind, FileLock, LockMode, Name};
+use ringfence_model::{Audit, Entry, Fence, Key, Space, json};
 
+use crate::binding::Restored;
 use crate::engine::FilesEngine;
+use crate::fence::FenceCounter;
 use crate::intent::{Member, Recovered, Standing, standing_intents};
 use crate::layout::NameKind;
-use crate::{locks, probe, read};
+use crate::open::OpenError;
+use crate::{audit, locks, make, probe, read};
 
 /// What a check found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,8 +36,20 @@ pub struct CheckReport {
     pub findings: Vec<Finding>,
     /// Removed by repair.
     pub removed: Vec<PathBuf>,
+    /// Made again by repair: directories that somebody had removed.
+    pub made: Vec<PathBuf>,
+    /// The limit of fences, if repair was asked to raise it.
+    pub fence_limit: Option<u64>,
     /// Finished by repair: what dead writers had left.
     pub recovered: Recovered,
+}
+
+/// What a repair is asked to do beside clearing away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Repair {
+    /// Raises the fence counter by this much, above every fence in the table: for a table that was put
+    /// back from a backup, by not less than the number of grants since that was made.
+    pub bump_fence: Option<NonZeroU64>,
 }
 
 /// Something that somebody should look at.
@@ -66,6 +82,12 @@ pub enum Finding {
     },
     /// The fence counter cannot be read: no grant is possible.
     FenceCounter(String),
+    /// The fence counter is a copy: nothing is possible until a repair has raised it.
+    Restored(Restored),
+    /// A directory that somebody removed, or that a repair did not finish making.
+    Incomplete(PathBuf),
+    /// The description says `record`, but there is this: the description was edited.
+    Contradiction(PathBuf),
 }
 
 const GATE_PATIENCE: Duration = Duration::from_secs(30);
@@ -80,14 +102,62 @@ impl FilesEngine {
 
     /// The same, finishes what dead writers left, and removes stale temporaries and idle lock files.
     pub fn repair(&self) -> Result<CheckReport, CheckError> {
+        self.repair_with(Repair::default())
+    }
+
+    /// The same, and makes directories again that somebody removed, and raises the fence counter if
+    /// asked. A table that was put back from a backup is left as it is unless that is asked for.
+    pub fn repair_with(&self, repair: Repair) -> Result<CheckReport, CheckError> {
         let deadline = self.world.clock.deadline(GATE_PATIENCE);
-        // Before the gate, which recovery shares.
-        let recovered = self.recover(None, deadline)?;
-        let _gate =
-            locks::acquire(&self.world, &self.layout.gate(), LockMode::Exclusive, deadline)?;
-        let mut report = CheckReport { recovered, ..CheckReport::default() };
+        let mut report = CheckReport::default();
+        {
+            let _gate = self.alone(deadline)?;
+            let counter = FenceCounter::new(&self.layout);
+            if repair.bump_fence.is_none()
+                && let Some(restored) = counter.restored(&self.world)?
+            {
+                return Err(restored.into());
+            }
+            report.made = make::again(&self.world, &self.layout, self.meta.durability)?;
+            if let Some(by) = repair.bump_fence {
+                let highest = self.highest_fence()?;
+                let line = self.bump_line(by, highest);
+                drop(audit::append(&self.world, &self.layout, &line, deadline)?);
+                report.fence_limit = Some(counter.bump(&self.world, by, highest, deadline)?);
+            }
+        }
+        // Without the gate, which recovery shares.
+        report.recovered = self.recover(None, deadline)?;
+        let _gate = self.alone(deadline)?;
         self.walk(&mut report, true)?;
         Ok(report)
+    }
+
+    fn alone(&self, deadline: Deadline) -> Result<FileLock, Failure> {
+        locks::acquire(&self.world, &self.layout.gate(), LockMode::Exclusive, deadline)
+    }
+
+    fn highest_fence(&self) -> Result<Fence, StorageError> {
+        let mut highest = Fence(0);
+        for space in [Space::Targets, Space::Work] {
+            for (_, entry) in self.scan(space, None)?.entries {
+                if let Entry::Present(record) = entry {
+                    highest = highest.max(record.holder().token.fence().unwrap_or(highest));
+                }
+            }
+        }
+        Ok(highest)
+    }
+
+    /// The line that tells who comes later. It is durable before the counter is raised.
+    fn bump_line(&self, by: NonZeroU64, highest: Fence) -> Audit {
+        let fields = [
+            ("at", json::float(self.moment(None).wall.seconds())),
+            ("by", by.to_string()),
+            ("event", json::quoted("bump-fence")),
+            ("highest", highest.0.to_string()),
+        ];
+        Audit(json::object_line(&fields.into_iter().collect()).trim_end().to_owned())
     }
 
     fn walk(&self, report: &mut CheckReport, repair: bool) -> Result<(), CheckError> {
@@ -95,6 +165,20 @@ impl FilesEngine {
         self.top(Space::Work, report, repair)?;
         if let Err(error) = self.fence_limit() {
             report.findings.push(Finding::FenceCounter(error.to_string()));
+        }
+        let counter = FenceCounter::new(&self.layout);
+        report.findings.extend(counter.restored(&self.world)?.map(Finding::Restored));
+        let missing = make::missing(&self.world, &self.layout, self.meta.durability)?;
+        report.findings.extend(missing.into_iter().map(Finding::Incomplete));
+        if make::is_under_way(&self.world, &self.layout)? {
+            report.findings.push(Finding::Incomplete(self.layout.making()));
+        }
+        match self.agrees() {
+            Err(OpenError::Contradicts { found, .. }) => {
+                report.findings.push(Finding::Contradiction(found));
+            }
+            Err(OpenError::Storage(error)) => return Err(error.into()),
+            _ => {}
         }
         for found in standing_intents(&self.world, &self.layout, None)? {
             let record = |member: &Member| self.layout.record(member.key).record;
@@ -239,7 +323,7 @@ impl FilesEngine {
     }
 
     fn fence_limit(&self) -> Result<u64, StorageError> {
-        crate::fence::FenceCounter::new(&self.layout).limit(&self.world)
+        FenceCounter::new(&self.layout).limit(&self.world)
     }
 }
 
@@ -253,4 +337,10 @@ pub enum CheckError {
     /// The gate was not to be had: operations are under way.
     #[error("the table is in use: {0}")]
     Gate(#[from] Failure),
+    /// It was put back from a backup, or is a copy; nothing was changed.
+    #[error(transparent)]
+    Restored(#[from] Restored),
+    /// It cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
 }

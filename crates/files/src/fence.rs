@@ -5,20 +5,25 @@
 //!     above the limit. The limit is raised in blocks: a claim pays for it once per block.
 //! F3. A limit counts as durable only if this boot saw its write succeed; one that is merely
 //!     visible (its writer died or failed before the last sync) is raised again.
+//! F4. A limit or a position that is a copy hands out nothing, see [`binding`]: a
+//!     position is then as good as missing, a limit must be raised by an operator.
 //!
 //! `fence` holds the limit. `fence.next` holds, for one boot of one host, the last number and the
 //! limit known to be durable; it is overwritten without a sync, and when it is missing, damaged or
-//! of another boot, counting resumes above the limit.
+//! of another boot, counting resumes above the limit. `fence.mark` vouches for it.
 
+use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::num::NonZeroU64;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ringfence_engine::{Failure, StorageError};
 use ringfence_env::{Deadline, LockMode, OpenWrite, Read, World, steps};
-use ringfence_model::Fence;
 use ringfence_model::field::Fields;
+use ringfence_model::{Fence, json};
 
+use crate::binding::{self, Binding, Restored};
 use crate::digest;
 use crate::layout::{FILE_MODE, Layout};
 use crate::locks;
@@ -29,9 +34,17 @@ pub const BLOCK: u64 = 1024;
 /// The counter of one table.
 #[derive(Clone, Debug)]
 pub struct FenceCounter {
+    root: PathBuf,
     limit: PathBuf,
     position: PathBuf,
+    mark: PathBuf,
     lock: PathBuf,
+}
+
+/// What `fence` says.
+struct Limit {
+    number: u64,
+    binding: Option<Binding>,
 }
 
 impl FenceCounter {
@@ -39,8 +52,10 @@ impl FenceCounter {
     pub fn new(layout: &Layout) -> Self {
         let root = layout.root();
         Self {
+            root: root.to_owned(),
             limit: root.join("fence"),
             position: root.join("fence.next"),
+            mark: root.join("fence.mark"),
             lock: root.join("fence.lock"),
         }
     }
@@ -50,7 +65,7 @@ impl FenceCounter {
         match self.read_limit(world) {
             Ok(_) => Ok(()),
             Err(error) if error.source.kind() == io::ErrorKind::NotFound => {
-                self.write_limit(world, 0)
+                self.write_limit(world, 0).map(drop)
             }
             Err(error) => Err(error),
         }
@@ -62,29 +77,82 @@ impl FenceCounter {
         self.advance(world, above).map_err(Failure::Untouched)
     }
 
-    /// The durable limit: no fence above it was ever handed out.
+    /// The durable limit: no fence above it was ever handed out, if it is no copy.
     pub fn limit(&self, world: &World) -> Result<u64, StorageError> {
-        self.read_limit(world)
+        self.read_limit(world).map(|limit| limit.number)
+    }
+
+    /// Whether the counter is a copy. Takes no lock. One that cannot be read is somebody else's finding.
+    pub fn restored(&self, world: &World) -> Result<Option<Restored>, StorageError> {
+        loop {
+            let Ok(limit) = self.read_limit(world) else { return Ok(None) };
+            let Some(restored) = self.copy(world, &limit)? else { return Ok(None) };
+            // Unless somebody raised it in between.
+            let again = self.read_limit(world).ok();
+            if again.is_none_or(|again| again.binding == limit.binding) {
+                return Ok(Some(restored));
+            }
+        }
+    }
+
+    /// Raises the limit by `by` above itself and above `above`, durably, whether it is a copy or not; the
+    /// next number is above that. For an operator who knows that the table was put back.
+    pub fn bump(
+        &self,
+        world: &World,
+        by: NonZeroU64,
+        above: Fence,
+        deadline: Deadline,
+    ) -> Result<u64, Failure> {
+        let _lock = locks::acquire(world, &self.lock, LockMode::Exclusive, deadline)?;
+        let raise = || {
+            let now = self.read_limit(world)?.number.max(above.0);
+            let limit = now.checked_add(by.get()).ok_or_else(|| self.exhausted())?;
+            // First, lest somebody count on from it.
+            match world.fs.unlink(&self.position) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(StorageError::new("remove", self.position.display(), error));
+                }
+                _ => self.write_limit(world, limit)?,
+            };
+            Ok(limit)
+        };
+        raise().map_err(Failure::Untouched)
     }
 
     fn advance(&self, world: &World, above: Fence) -> Result<Fence, StorageError> {
-        let limit = self.read_limit(world)?;
-        let (last, durable) = self.read_position(world)?.unwrap_or((limit, limit));
-        let exhausted = || {
-            let why = io::Error::other("the fence counter is exhausted");
-            StorageError::new("raise", self.limit.display(), why)
-        };
-        let next = last.max(above.0).checked_add(1).ok_or_else(exhausted)?;
+        let Limit { number: limit, mut binding } = self.read_limit(world)?;
+        if let Some(restored) = self.copy(world, &Limit { number: limit, binding })? {
+            let why = io::Error::new(io::ErrorKind::InvalidData, restored);
+            return Err(StorageError::new("count on from", self.limit.display(), why));
+        }
+        let position = self.read_position(world, binding.is_some())?;
+        let (last, durable) = position.unwrap_or((limit, limit));
+        let next = last.max(above.0).checked_add(1).ok_or_else(|| self.exhausted())?;
         let mut durable = durable.min(limit);
         if next > durable {
-            durable = next.checked_add(BLOCK - 1).ok_or_else(exhausted)?;
-            self.write_limit(world, durable)?;
+            durable = next.checked_add(BLOCK - 1).ok_or_else(|| self.exhausted())?;
+            binding = self.write_limit(world, durable)?;
         }
-        self.write_position(world, next, durable)?;
+        self.write_position(world, next, durable, binding.is_some())?;
         Ok(Fence(next))
     }
 
-    fn read_limit(&self, world: &World) -> Result<u64, StorageError> {
+    fn exhausted(&self) -> StorageError {
+        let why = io::Error::other("the fence counter is exhausted");
+        StorageError::new("raise", self.limit.display(), why)
+    }
+
+    fn copy(&self, world: &World, limit: &Limit) -> Result<Option<Restored>, StorageError> {
+        let Some(binding) = limit.binding else { return Ok(None) };
+        let named = binding.names(world, &self.root, &self.limit);
+        let named =
+            named.map_err(|source| StorageError::new("stat", self.limit.display(), source))?;
+        let restored = || Restored { fence: self.limit.clone(), limit: limit.number };
+        Ok((!named).then(restored))
+    }
+
+    fn read_limit(&self, world: &World) -> Result<Limit, StorageError> {
         let fail = |source| StorageError::new("read", self.limit.display(), source);
         let damaged = || {
             let why = "the fence counter is damaged; restore it with a limit above every fence";
@@ -92,46 +160,85 @@ impl FenceCounter {
         };
         match world.fs.read(&self.limit, 4096).map_err(fail)? {
             Read::Bytes(bytes) => Fields::parse(&bytes)
-                .and_then(|mut fields| fields.required("limit"))
+                .and_then(|mut fields| {
+                    let number = fields.required("limit")?;
+                    Ok(Limit { number, binding: Binding::take(&mut fields)? })
+                })
                 .map_err(|_| damaged()),
             _ => Err(damaged()),
         }
     }
 
-    fn write_limit(&self, world: &World, limit: u64) -> Result<(), StorageError> {
+    /// Returns what the new limit is bound to.
+    fn write_limit(&self, world: &World, limit: u64) -> Result<Option<Binding>, StorageError> {
         let fail = |source| StorageError::new("raise", self.limit.display(), source);
         let temp =
             self.limit.with_file_name(format!("fence.{}.tmp", world.unique().map_err(fail)?));
-        let line = format!("{{\"limit\":{limit}}}\n");
-        steps::durable_replace(&*world.fs, &temp, &self.limit, line.as_bytes(), FILE_MODE)
-            .map_err(fail)
+        let mut binding = None;
+        let line = |file: &dyn ringfence_env::WriteFile| {
+            binding = Binding::of(world, &self.root, file)?;
+            let mut fields = BTreeMap::from([("limit", limit.to_string())]);
+            fields.extend(binding.into_iter().flat_map(Binding::fields));
+            Ok(json::object_line(&fields).into_bytes())
+        };
+        steps::durable_replace_by(&*world.fs, &temp, &self.limit, line, FILE_MODE).map_err(fail)?;
+        Ok(binding)
     }
 
-    /// The last number and the durable limit, if this boot of this host wrote them whole.
-    fn read_position(&self, world: &World) -> Result<Option<(u64, u64)>, StorageError> {
+    /// The last number and the durable limit, if this boot of this host wrote them whole, and if
+    /// nothing was put in their place since.
+    fn read_position(
+        &self,
+        world: &World,
+        bound: bool,
+    ) -> Result<Option<(u64, u64)>, StorageError> {
         let Some(boot) = &world.host.boot else { return Ok(None) };
-        let bytes = match world.fs.read(&self.position, 4096) {
-            Ok(Read::Bytes(bytes)) => bytes,
-            Ok(_) => return Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => {
-                return Err(StorageError::new("read", self.position.display(), source));
+        let Some(bytes) = read_small(world, &self.position)? else { return Ok(None) };
+        let fail = |source| StorageError::new("stat", self.position.display(), source);
+        if bound && let Some(now) = world.fs.identity(&self.position).map_err(fail)? {
+            let mark = read_small(world, &self.mark)?;
+            if mark.is_none_or(|mark| mark != binding::mark(now).into_bytes()) {
+                return Ok(None);
             }
-        };
+        }
         Ok(parse_position(&String::from_utf8_lossy(&bytes), boot))
     }
 
-    fn write_position(&self, world: &World, last: u64, durable: u64) -> Result<(), StorageError> {
-        let fail = |source| StorageError::new("advance", self.position.display(), source);
+    fn write_position(
+        &self,
+        world: &World,
+        last: u64,
+        durable: u64,
+        bound: bool,
+    ) -> Result<(), StorageError> {
         // A process that cannot name its boot leaves a position that nobody believes: an older one
         // would let the others go on below the number that is handed out here.
         let line = match &world.host.boot {
             Some(boot) => position_line(last, durable, boot),
             None => position_line(last, durable, &Arc::from("")),
         };
-        let mut file =
-            world.fs.open_write(&self.position, OpenWrite::Overwrite, FILE_MODE).map_err(fail)?;
-        steps::write_all(&mut *file, line.as_bytes()).map_err(fail)
+        let overwrite = |path: &Path, line: &str| {
+            let mut file = world.fs.open_write(path, OpenWrite::Overwrite, FILE_MODE)?;
+            steps::write_all(&mut *file, line.as_bytes())?;
+            if bound { file.identity() } else { Ok(None) }
+        };
+        let fail = |path: &Path, source| StorageError::new("advance", path.display(), source);
+        let written =
+            overwrite(&self.position, &line).map_err(|source| fail(&self.position, source))?;
+        if let Some(written) = written {
+            overwrite(&self.mark, &binding::mark(written))
+                .map_err(|source| fail(&self.mark, source))?;
+        }
+        Ok(())
+    }
+}
+
+fn read_small(world: &World, path: &Path) -> Result<Option<Vec<u8>>, StorageError> {
+    match world.fs.read(path, 4096) {
+        Ok(Read::Bytes(bytes)) => Ok(Some(bytes)),
+        Ok(_) => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(StorageError::new("read", path.display(), source)),
     }
 }
 

@@ -51,6 +51,11 @@ impl Layout {
         self.root.join("gate.lock")
     }
 
+    /// Stands while directories are being made again.
+    pub fn making(&self) -> PathBuf {
+        self.root.join("shards.making")
+    }
+
     /// Where intents of groups are kept.
     pub fn intents(&self) -> PathBuf {
         self.root.join("intents")
@@ -69,12 +74,14 @@ impl Layout {
 
     /// Whether a name beside the shards of one table is one that this engine makes.
     pub fn is_ours(&self, space: Space, name: &str) -> bool {
-        const BESIDE: [&str; 10] = [
+        const BESIDE: [&str; 12] = [
             "table.json",
             "fence",
             "fence.next",
+            "fence.mark",
             "fence.lock",
             "gate.lock",
+            "shards.making",
             "audit.log",
             "audit.lock",
             "probe.json",

@@ -31,9 +31,11 @@
 //! # Layout
 //! ```text
 //! ROOT/table.json             what the table is; created once
-//! ROOT/fence  fence.next      the fence counter: durable limit, volatile position
+//! ROOT/fence  fence.next      the fence counter: durable limit, volatile position;
+//!      fence.mark             what tells the position from a copy
 //! ROOT/intents/N.slot         intents of groups that are being changed (durability `group`)
 //! ROOT/gate.lock              shared by every operation, exclusive for repair
+//! ROOT/shards.making          stands while repair makes directories again
 //! ROOT/audit.log              one line per force-release
 //! ROOT/SSS/ID.json            a record;  ID.json.lock its stable lock file;  *.tmp temporaries
 //! ROOT/work/SSS/ID.json       the same for work items
@@ -41,6 +43,7 @@
 
 pub mod audit;
 pub mod batch;
+pub mod binding;
 pub mod check;
 mod digest;
 pub mod engine;
@@ -48,6 +51,7 @@ pub mod fence;
 pub mod intent;
 pub mod layout;
 pub mod locks;
+mod make;
 pub mod meta;
 pub mod mutate;
 pub mod open;
@@ -55,7 +59,8 @@ pub mod probe;
 pub mod read;
 pub mod scan;
 
-pub use check::{CheckError, CheckReport, Finding};
+pub use binding::Restored;
+pub use check::{CheckError, CheckReport, Finding, Repair};
 pub use engine::FilesEngine;
 pub use intent::{LeftAlone, Recovered};
 pub use meta::{Durability, TableMeta};

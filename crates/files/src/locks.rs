@@ -10,9 +10,10 @@ use std::io;
 use std::path::Path;
 
 use ringfence_engine::{Failure, StorageError};
-use ringfence_env::{Deadline, FileKind, FileLock, LockError, LockMode, World, steps};
+use ringfence_env::{Deadline, FileLock, LockError, LockMode, World};
 
-use crate::layout::{DIR_MODE, FILE_MODE, Layout, RecordPaths};
+use crate::layout::{FILE_MODE, Layout, RecordPaths};
+use crate::make;
 
 /// The locks on the members of one transaction.
 #[must_use = "locks that are dropped are released"]
@@ -36,11 +37,15 @@ pub fn lock_all(
     deadline: Deadline,
 ) -> Result<GroupLocks, Failure> {
     let gate = acquire(world, &layout.gate(), LockMode::Shared, deadline)?;
+    // K2. A directory that a dying repair made is relied on only once its name is durable.
+    if make::is_under_way(world, layout).map_err(Failure::Untouched)? {
+        make::vouch(world, layout).map_err(Failure::Untouched)?;
+    }
     let mut locks = GroupLocks { members: Vec::with_capacity(records.len()), _gate: gate };
     let mut checked: Vec<&Path> = Vec::new();
     for paths in records {
         if !checked.contains(&paths.dir.as_path()) {
-            ensure_dir(world, &paths.dir).map_err(Failure::Untouched)?;
+            make::check(world, &paths.dir).map_err(Failure::Untouched)?;
             checked.push(&paths.dir);
         }
         locks.members.push(acquire(world, &paths.lock, LockMode::Exclusive, deadline)?);
@@ -76,20 +81,4 @@ pub fn acquire(
             )),
         }
     })
-}
-
-/// A shard directory must be a directory of its own; a missing one is made durably.
-fn ensure_dir(world: &World, dir: &Path) -> Result<(), StorageError> {
-    let fail = |source| StorageError::new("use directory", dir.display(), source);
-    match world.fs.stat(dir) {
-        Ok(stat) if stat.kind == FileKind::Dir => Ok(()),
-        Ok(stat) => {
-            let why = format!("it is {}, a shard must be a directory", stat.kind);
-            Err(fail(io::Error::new(io::ErrorKind::InvalidInput, why)))
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            steps::durable_mkdir(&*world.fs, dir, DIR_MODE).map_err(fail)
-        }
-        Err(error) => Err(fail(error)),
-    }
 }

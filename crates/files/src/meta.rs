@@ -11,9 +11,6 @@ use ringfence_model::{ShardCount, Ttl};
 
 use crate::layout::Layout;
 
-/// The only format there is.
-pub const FORMAT: u64 = 1;
-
 /// What a crash in the middle of a call may leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
@@ -30,6 +27,15 @@ impl Durability {
         match self {
             Self::Group => "group",
             Self::Record => "record",
+        }
+    }
+
+    /// The number of the stored format. A program that knows no intents must not open a table that
+    /// may have some, so the two durabilities are two formats.
+    pub fn format(self) -> u64 {
+        match self {
+            Self::Record => 1,
+            Self::Group => 2,
         }
     }
 }
@@ -68,10 +74,22 @@ impl TableMeta {
         let text = |error: ringfence_model::RecordError| error.to_string();
         let format: u64 = fields.required("format").map_err(text)?;
         let engine: Arc<str> = fields.required("engine").map_err(text)?;
-        if format != FORMAT || *engine != *"files" {
+        let known = [Durability::Record, Durability::Group].map(Durability::format);
+        if !known.contains(&format) || *engine != *"files" {
             return Err(format!(
                 "it describes a table of engine {engine:?}, format {format}; this program knows \
-                 \"files\", format {FORMAT}"
+                 \"files\", formats 1 and 2"
+            ));
+        }
+        let durability = match &*fields.required::<Arc<str>>("durability").map_err(text)? {
+            "group" => Durability::Group,
+            "record" => Durability::Record,
+            other => return Err(format!("it names the durability {other:?}")),
+        };
+        if format != durability.format() {
+            return Err(format!(
+                "format {format} is not that of durability {:?}: it was edited",
+                durability.as_str()
             ));
         }
         let shards = |number: u64| {
@@ -84,11 +102,7 @@ impl TableMeta {
             work_shards: shards(fields.required("work_shards").map_err(text)?)?,
             ttl: Ttl::from_seconds(fields.required("ttl").map_err(text)?)
                 .map_err(|error| error.to_string())?,
-            durability: match &*fields.required::<Arc<str>>("durability").map_err(text)? {
-                "group" => Durability::Group,
-                "record" => Durability::Record,
-                other => return Err(format!("it names the durability {other:?}")),
-            },
+            durability,
         })
     }
 
@@ -97,7 +111,7 @@ impl TableMeta {
         let fields = [
             ("durability", json::quoted(self.durability.as_str())),
             ("engine", json::quoted("files")),
-            ("format", FORMAT.to_string()),
+            ("format", self.durability.format().to_string()),
             ("shards", self.shards.get().to_string()),
             ("table", json::quoted(&self.table)),
             ("ttl", json::float(self.ttl.seconds())),
@@ -148,7 +162,9 @@ mod tests {
         let line = meta.to_line();
         assert_eq!(TableMeta::parse(line.as_bytes()).unwrap(), meta);
         for (from, to) in [
-            ("\"format\":1", "\"format\":2"),
+            ("\"format\":2", "\"format\":1"),
+            ("\"format\":2", "\"format\":3"),
+            ("\"group\"", "\"record\""),
             ("\"files\"", "\"journal\""),
             ("\"shards\":8", "\"shards\":0"),
             ("\"shards\":8", "\"shards\":99999"),

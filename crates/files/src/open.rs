@@ -6,6 +6,8 @@
 //!     this process, and nobody else may write in it.
 //! O3. Nothing is written by a process that has not seen the probe succeed on this host since boot.
 
+mod error;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,8 +21,11 @@ use crate::engine::FilesEngine;
 use crate::fence::FenceCounter;
 use crate::layout::{DIR_MODE, FILE_MODE, Layout, NameKind};
 use crate::locks;
+use crate::make;
 use crate::meta::{Durability, MetaError, TableMeta};
-use crate::probe::{self, ProbeError};
+use crate::probe;
+
+pub use error::{InitError, OpenError};
 
 /// How a table is made.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -116,18 +121,10 @@ impl FilesEngine {
             let made = Self::existing(world, root, options)?;
             return made.ok_or_else(|| OpenError::NotATable { root: root.to_owned() }.into());
         }
-        for space in [Space::Targets, Space::Work] {
-            let top = layout.space(space);
-            if top != root {
-                mkdir(world, &top)?;
-            }
-            for shard in layout.shard_count(space).shards() {
-                mkdir(world, &layout.shard_dir(space, shard))?;
-            }
-            world.fs.sync_dir(&top).map_err(|source| storage("sync directory", &top, source))?;
+        if meta.durability == Durability::Record {
+            make::without_intents(world, &layout)?;
         }
-        make_first_slot(world, &layout)?;
-        world.fs.sync_dir(root).map_err(|source| storage("sync directory", root, source))?;
+        make::all(world, &layout, meta.durability)?;
         FenceCounter::new(&layout).create(world)?;
         let path = Layout::meta(root);
         let name = world.unique().map_err(|source| storage("name", root, source))?;
@@ -163,8 +160,18 @@ impl FilesEngine {
     }
 
     /// Opens a table for every operation.
+    ///
+    /// One that was put back from a backup is refused, and one whose description does not agree with
+    /// what is in it.
     pub fn open(world: &World, root: &Path, tuning: Tuning) -> Result<Self, OpenError> {
         let engine = Self { tuning, read_only: false, ..Self::open_read_only(world, root)? };
+        engine.agrees()?;
+        if let Some(missing) = engine.missing_intents()? {
+            return Err(OpenError::Incomplete { missing });
+        }
+        if let Some(restored) = FenceCounter::new(&engine.layout).restored(world)? {
+            return Err(restored.into());
+        }
         probe::ensure(world, engine.root(), &engine.meta.table)?;
         if engine.meta.durability == Durability::Group {
             let deadline = world.clock.deadline(GATE_PATIENCE);
@@ -175,6 +182,53 @@ impl FilesEngine {
             }
         }
         Ok(engine)
+    }
+
+    /// The same, and refuses a table of another durability.
+    pub fn open_as(
+        world: &World,
+        root: &Path,
+        tuning: Tuning,
+        wanted: Durability,
+    ) -> Result<Self, OpenError> {
+        let found = Self::open_read_only(world, root)?.meta.durability;
+        if found != wanted {
+            return Err(OpenError::OtherDurability { root: plain(root), wanted, found });
+        }
+        Self::open(world, root, tuning)
+    }
+
+    /// Opens a table for [`FilesEngine::repair_with`] only: also one in which something is missing, or
+    /// that was put back from a backup. What dead writers left is left to the repair.
+    pub fn open_to_repair(world: &World, root: &Path) -> Result<Self, OpenError> {
+        let engine = Self { read_only: false, ..Self::open_read_only(world, root)? };
+        engine.agrees()?;
+        probe::ensure(world, engine.root(), &engine.meta.table)?;
+        Ok(engine)
+    }
+
+    /// A table of durability `record` has no intents.
+    pub(crate) fn agrees(&self) -> Result<(), OpenError> {
+        let found = self.layout.intents();
+        if self.meta.durability == Durability::Record && self.is_there(&found)? {
+            return Err(OpenError::Contradicts { meta: Layout::meta(self.root()), found });
+        }
+        Ok(())
+    }
+
+    /// The directory of intents, where there should be one and is none.
+    fn missing_intents(&self) -> Result<Option<PathBuf>, StorageError> {
+        let dir = self.layout.intents();
+        let missing = self.meta.durability == Durability::Group && !self.is_there(&dir)?;
+        Ok(missing.then_some(dir))
+    }
+
+    fn is_there(&self, path: &Path) -> Result<bool, StorageError> {
+        match self.world.fs.stat(path) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(source) => Err(StorageError::new("stat", path.display(), source)),
+        }
     }
 
     /// Opens a table for [`view`](ringfence_engine::Engine::view) and
@@ -250,35 +304,6 @@ fn check_root(world: &World, root: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-fn mkdir(world: &World, dir: &Path) -> Result<(), InitError> {
-    match world.fs.mkdir(dir, DIR_MODE) {
-        Ok(()) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let stat = world.fs.stat(dir).map_err(|source| storage("stat", dir, source))?;
-            if stat.kind == FileKind::Dir {
-                Ok(())
-            } else {
-                let why = format!("it is {}, a shard must be a directory", stat.kind);
-                let error = io::Error::new(io::ErrorKind::InvalidInput, why);
-                Err(storage("use directory", dir, error))
-            }
-        }
-        Err(source) => Err(storage("make", dir, source)),
-    }
-}
-
-/// Makes the directory of intents and one free slot, so that a lone process never makes another.
-fn make_first_slot(world: &World, layout: &Layout) -> Result<(), InitError> {
-    let (dir, slot) = (layout.intents(), layout.intent(0));
-    mkdir(world, &dir)?;
-    match steps::stage_synced(&*world.fs, &slot, &[0; 1024], FILE_MODE) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            Err(storage("make", &slot, error))
-        }
-        _ => world.fs.sync_dir(&dir).map_err(|source| storage("sync directory", &dir, source)),
-    }
-}
-
 /// A directory that is to become a table is empty, or a table of another program of this line whose
 /// records are placed by the same shard count.
 fn survey(world: &World, layout: &Layout) -> Result<(), InitError> {
@@ -313,101 +338,4 @@ fn survey(world: &World, layout: &Layout) -> Result<(), InitError> {
 
 fn storage(operation: &'static str, path: &Path, source: io::Error) -> InitError {
     InitError::Open(OpenError::Storage(StorageError::new(operation, path.display(), source)))
-}
-
-/// Why a table was not opened; nothing in it was changed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// There is no table.
-    #[error("{} is not a table: make one with `ringfence init`", root.display())]
-    NotATable {
-        /// The directory.
-        root: PathBuf,
-    },
-    /// The description is damaged.
-    #[error(transparent)]
-    Meta(#[from] MetaError),
-    /// Somebody else could change the table.
-    #[error("{} is not safe to use: {reason}", root.display())]
-    Unsafe {
-        /// The directory.
-        root: PathBuf,
-        /// Why.
-        reason: String,
-    },
-    /// The directory cannot carry the protocol.
-    #[error(transparent)]
-    Probe(#[from] ProbeError),
-    /// What a dead writer left could not be finished; it stands until it is.
-    #[error("cannot finish what a dead writer left: {0}")]
-    Recovery(#[source] Box<Failure>),
-    /// The operating system refused.
-    #[error(transparent)]
-    Storage(#[from] StorageError),
-}
-
-/// Why a table was not made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum InitError {
-    /// As when opening.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    /// A table is there, made with other options.
-    #[error(
-        "{} is a table already, with {} shards, {} work shards, a ttl of {} and durability {:?}: \
-         it keeps them",
-        root.display(), meta.shards.get(), meta.work_shards.get(), meta.ttl,
-        meta.durability.as_str()
-    )]
-    Differs {
-        /// The directory.
-        root: PathBuf,
-        /// What is there.
-        meta: Box<TableMeta>,
-    },
-    /// The directory holds something else.
-    #[error("{} is not empty ({name:?} is in it): name a new directory", root.display())]
-    NotEmpty {
-        /// The directory.
-        root: PathBuf,
-        /// What is in it.
-        name: String,
-    },
-    /// A record of another program is placed by another shard count.
-    #[error("{} is not where {shards} shards would place it: give that table's count", path.display())]
-    OtherShards {
-        /// The record.
-        path: PathBuf,
-        /// The count asked for.
-        shards: u16,
-    },
-    /// A lock failed.
-    #[error(transparent)]
-    Failure(Box<Failure>),
-}
-
-impl From<Failure> for InitError {
-    fn from(failure: Failure) -> Self {
-        Self::Failure(Box::new(failure))
-    }
-}
-
-impl From<MetaError> for InitError {
-    fn from(error: MetaError) -> Self {
-        Self::Open(error.into())
-    }
-}
-
-impl From<ProbeError> for InitError {
-    fn from(error: ProbeError) -> Self {
-        Self::Open(error.into())
-    }
-}
-
-impl From<StorageError> for InitError {
-    fn from(error: StorageError) -> Self {
-        Self::Open(error.into())
-    }
 }

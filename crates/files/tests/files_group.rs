@@ -33,8 +33,14 @@ mod locks;
 #[path = "files/open.rs"]
 mod open;
 #[cfg(test)]
+#[path = "files/parts.rs"]
+mod parts;
+#[cfg(test)]
 #[path = "files/race.rs"]
 mod race;
+#[cfg(test)]
+#[path = "files/restored.rs"]
+mod restored;
 #[cfg(test)]
 #[path = "files/table.rs"]
 mod table;

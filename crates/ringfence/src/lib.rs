@@ -54,7 +54,7 @@ pub use ringfence_engine::{Engine, EngineInfo, Failure, StorageError};
 pub use ringfence_env::World;
 pub use ringfence_files::{
     CheckError, CheckReport, Durability, Finding, InitError, InitOptions, LeftAlone, OpenError,
-    Probe, ProbeError, ProbeStep, Recovered, Verdict,
+    Probe, ProbeError, ProbeStep, Recovered, Repair, Restored, Verdict,
 };
 pub use ringfence_model as model;
 pub use ringfence_model::rules::{ClaimRefused, Conflict, Holding, Lost, LostMember};

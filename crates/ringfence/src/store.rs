@@ -7,7 +7,7 @@ use ringfence_engine::{Engine, EngineInfo};
 use ringfence_env::World;
 use ringfence_files::open::Tuning;
 use ringfence_files::{
-    CheckError, CheckReport, Durability, FilesEngine, InitError, InitOptions, OpenError,
+    CheckError, CheckReport, Durability, FilesEngine, InitError, InitOptions, OpenError, Repair,
 };
 
 use crate::target_table::TargetTable;
@@ -36,6 +36,21 @@ impl Store {
     /// Opens a store for every operation.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
         Self::open_in(&World::system(), path.as_ref())
+    }
+
+    /// Opens a store for every operation, and refuses one of another durability: for a caller that
+    /// relies on whole groups, or that shares the table with programs which know no intents.
+    pub fn open_as(path: impl AsRef<Path>, durability: Durability) -> Result<Self, OpenError> {
+        let world = World::system();
+        let engine = FilesEngine::open_as(&world, path.as_ref(), Tuning::default(), durability)?;
+        Ok(Self { engine, world })
+    }
+
+    /// Looks a store over and clears away what nobody uses, as [`Store::repair`] does, also one that
+    /// [`Store::open`] refuses because something is missing; and one that was put back from a backup,
+    /// if it is told how far to raise the fences.
+    pub fn repair_at(path: impl AsRef<Path>, repair: Repair) -> Result<CheckReport, CheckError> {
+        FilesEngine::open_to_repair(&World::system(), path.as_ref())?.repair_with(repair)
     }
 
     /// Opens a store for reading only: `list`, `show` and `status` write nothing and work on a

@@ -33,9 +33,13 @@ mod locks;
 #[cfg(test)]
 mod open;
 #[cfg(test)]
+mod parts;
+#[cfg(test)]
 mod probe;
 #[cfg(test)]
 mod race;
+#[cfg(test)]
+mod restored;
 #[cfg(test)]
 mod scan;
 #[cfg(test)]

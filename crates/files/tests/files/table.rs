@@ -28,6 +28,14 @@ pub(crate) fn scratch() -> TempDir {
     named.tempdir_in("/dev/shm").or_else(|_| named.tempdir()).unwrap()
 }
 
+/// A directory beside the build's own.
+pub(crate) fn on_disk() -> TempDir {
+    tempfile::Builder::new()
+        .prefix("ringfence-test-")
+        .tempdir_in(env!("CARGO_TARGET_TMPDIR"))
+        .unwrap()
+}
+
 pub(crate) fn options(shards: u16) -> InitOptions {
     InitOptions {
         shards: ShardCount::new(shards).unwrap(),
@@ -55,7 +63,18 @@ impl Table {
     }
 
     pub(crate) fn made(options: &InitOptions, tuning: Tuning) -> Self {
-        let dir = scratch();
+        Self::made_in(scratch(), options, tuning)
+    }
+
+    /// On a disk, whose files keep their numbers.
+    pub(crate) fn on_disk() -> Self {
+        let dir = on_disk();
+        let mount = RealFs.mount_type(dir.path()).unwrap();
+        assert_ne!(mount, "tmpfs", "the target directory must be on a disk");
+        Self::made_in(dir, &options(8), SERIAL)
+    }
+
+    fn made_in(dir: TempDir, options: &InitOptions, tuning: Tuning) -> Self {
         let root = dir.path().join("table");
         let fs = FaultFs::new(Arc::new(RealFs));
         let world = World::system().with_fs(Arc::new(fs.clone()));
@@ -217,7 +236,7 @@ fn look(dir: &Path, found: &mut Snapshot) {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         let stable = path.extension().is_some_and(|end| end == "lock" || end == "slot");
-        if stable || ["fence", "fence.next", "probe.json"].contains(&&*name) {
+        if stable || ["fence", "fence.next", "fence.mark", "probe.json"].contains(&&*name) {
             continue;
         }
         let kind = fs::symlink_metadata(&path).unwrap().file_type();

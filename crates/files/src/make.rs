@@ -1,0 +1,160 @@
+//! The directories of a table: made by `init`, made again by repair, by nobody else.
+//!
+//! K1. An operation never makes a directory: one that is missing was removed by hand, with all that
+//!     was in it, and that is for an operator to see.
+//! K2. No operation relies on a directory whose name is not durable. While directories are being made
+//!     again a mark stands in the root. Their maker removes it once they are durable; if it dies before,
+//!     every operation syncs their names itself until a repair has removed the mark.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use ringfence_engine::StorageError;
+use ringfence_env::{FileKind, OpenWrite, World, steps};
+use ringfence_model::Space;
+
+use crate::layout::{DIR_MODE, FILE_MODE, Layout};
+use crate::meta::Durability;
+
+/// Every directory that a table has below its root, the ones above others first.
+fn directories(layout: &Layout, durability: Durability) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for space in [Space::Targets, Space::Work] {
+        let top = layout.space(space);
+        if top != layout.root() {
+            all.push(top);
+        }
+        all.extend(layout.shard_count(space).shards().map(|shard| layout.shard_dir(space, shard)));
+    }
+    if durability == Durability::Group {
+        all.push(layout.intents());
+    }
+    all
+}
+
+/// The directories of a table that are not there.
+pub(crate) fn missing(
+    world: &World,
+    layout: &Layout,
+    durability: Durability,
+) -> Result<Vec<PathBuf>, StorageError> {
+    let mut missing = Vec::new();
+    for dir in directories(layout, durability) {
+        if !exists(world, &dir)? {
+            missing.push(dir);
+        }
+    }
+    Ok(missing)
+}
+
+/// Makes every directory of a table, durably. The caller holds the gate alone.
+pub(crate) fn all(
+    world: &World,
+    layout: &Layout,
+    durability: Durability,
+) -> Result<(), StorageError> {
+    for dir in directories(layout, durability) {
+        one(world, &dir)?;
+    }
+    if durability == Durability::Group {
+        first_slot(world, layout)?;
+    }
+    vouch(world, layout)
+}
+
+/// Makes the directories again that are not there; returns them. The caller holds the gate alone.
+pub(crate) fn again(
+    world: &World,
+    layout: &Layout,
+    durability: Durability,
+) -> Result<Vec<PathBuf>, StorageError> {
+    let missing = missing(world, layout, durability)?;
+    let mark = layout.making();
+    if missing.is_empty() && !exists(world, &mark)? {
+        return Ok(missing);
+    }
+    let fail = |source| StorageError::new("mark", mark.display(), source);
+    // Before the first directory, so that nobody sees one without the mark.
+    drop(world.fs.open_write(&mark, OpenWrite::Overwrite, FILE_MODE).map_err(fail)?);
+    all(world, layout, durability)?;
+    // If a power cut brings it back, operations sync once too often.
+    world.fs.unlink(&mark).map_err(fail)?;
+    Ok(missing)
+}
+
+/// Whether a maker of directories died before their names were durable, or is at work.
+pub(crate) fn is_under_way(world: &World, layout: &Layout) -> Result<bool, StorageError> {
+    exists(world, &layout.making())
+}
+
+/// Makes the names of all directories durable.
+pub(crate) fn vouch(world: &World, layout: &Layout) -> Result<(), StorageError> {
+    for dir in [layout.space(Space::Work), layout.root().to_owned()] {
+        world
+            .fs
+            .sync_dir(&dir)
+            .map_err(|source| StorageError::new("sync directory", dir.display(), source))?;
+    }
+    Ok(())
+}
+
+fn exists(world: &World, path: &Path) -> Result<bool, StorageError> {
+    match world.fs.stat(path) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(source) => Err(StorageError::new("stat", path.display(), source)),
+    }
+}
+
+fn one(world: &World, dir: &Path) -> Result<(), StorageError> {
+    match world.fs.mkdir(dir, DIR_MODE) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => check(world, dir),
+        other => other.map_err(|source| StorageError::new("make", dir.display(), source)),
+    }
+}
+
+/// A part of a table must be a directory of its own.
+pub(crate) fn check(world: &World, dir: &Path) -> Result<(), StorageError> {
+    let fail = |source| StorageError::new("use directory", dir.display(), source);
+    match world.fs.stat(dir) {
+        Ok(stat) if stat.kind == FileKind::Dir => Ok(()),
+        Ok(stat) => {
+            let why = format!("it is {}, a shard must be a directory", stat.kind);
+            Err(fail(io::Error::new(io::ErrorKind::InvalidInput, why)))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let why = "somebody removed it, with every lease in it; \
+                       `ringfence check STORE --repair` makes an empty one";
+            Err(fail(io::Error::new(io::ErrorKind::NotFound, why)))
+        }
+        Err(error) => Err(fail(error)),
+    }
+}
+
+/// Makes one free slot, so that a lone process never makes another.
+fn first_slot(world: &World, layout: &Layout) -> Result<(), StorageError> {
+    let (dir, slot) = (layout.intents(), layout.intent(0));
+    match steps::stage_synced(&*world.fs, &slot, &[0; 1024], FILE_MODE) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            Err(StorageError::new("make", slot.display(), error))
+        }
+        _ => world
+            .fs
+            .sync_dir(&dir)
+            .map_err(|source| StorageError::new("sync directory", dir.display(), source)),
+    }
+}
+
+/// Takes away the directory of intents that a maker left who died before there was a table.
+pub(crate) fn without_intents(world: &World, layout: &Layout) -> Result<(), StorageError> {
+    let (dir, slot) = (layout.intents(), layout.intent(0));
+    if !exists(world, &dir)? {
+        return Ok(());
+    }
+    if exists(world, &slot)? {
+        let fail = |source| StorageError::new("remove", slot.display(), source);
+        world.fs.unlink(&slot).map_err(fail)?;
+    }
+    let fail = |source| StorageError::new("remove", dir.display(), source);
+    world.fs.rmdir(&dir).map_err(fail)
+}
