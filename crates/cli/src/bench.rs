@@ -1,10 +1,12 @@
 //! `ringfence bench`: what a claim and release of one group cost on this disk.
 //!
-//! Three ways to do the same, interleaved in one run and alternating in order, after a warm-up:
-//! *scalar* syncs the directory after each record and one file at a time, *batch* syncs each touched
-//! directory once, *overlapped* also lets the file syncs of the group run side by side. All do the
-//! same validation, JSON, locks, renames and file syncs, on the same table. Beside them the raw
-//! floor of the disk: two 4 KiB writes, each made durable, into a file that was written before.
+//! Ways to do the same, interleaved in one run and alternating in order, after a warm-up: *scalar*
+//! syncs the directory after each record and one file at a time, *batch* syncs each touched directory
+//! once, *overlapped* also lets the file syncs of the group run side by side. These three are on one
+//! table of durability `record`; *batch* and *overlapped* are done on a table of durability `group` as
+//! well, which writes an intent first. All do the same validation, JSON, locks, renames and file syncs.
+//! Beside them the raw floor of the disk: two 4 KiB writes, each made durable, into a file that was
+//! written before.
 //!
 //! Calls are counted in a pass of their own, so that counting costs the times nothing.
 

@@ -45,16 +45,23 @@ fn a_bench_counts_two_directory_syncs_per_target_or_per_touched_shard() {
     for table in report["tables"].as_array().unwrap() {
         let touched = table["touched"].as_u64().unwrap();
         assert!(touched >= 1 && touched <= table["shards"].as_u64().unwrap());
-        let syncs: Vec<u64> = table["arms"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|arm| arm["counts"]["directory_syncs"].as_u64().unwrap())
-            .collect();
-        assert_eq!(syncs, [24, 2 * touched, 2 * touched], "{table}");
-        for arm in table["arms"].as_array().unwrap() {
-            assert_eq!(arm["counts"]["file_syncs"], 12, "{arm}");
+        let arms = table["arms"].as_array().unwrap();
+        let of = |field: &str, kind: &str| -> Vec<u64> {
+            arms.iter().map(|arm| arm[field][kind].as_u64().unwrap()).collect()
+        };
+        let batched = 2 * touched;
+        assert_eq!(of("counts", "directory_syncs"), [24, batched, batched, batched, batched]);
+        // Scalar, then batch and overlapped, each without and with an intent: one data sync more to
+        // write it and one to retire it.
+        assert_eq!(of("claim_syncs", "files"), [12, 12, 14, 12, 14], "{table}");
+        assert_eq!(of("release_syncs", "files"), [0, 0, 2, 0, 2], "{table}");
+        assert_eq!(of("claim_syncs", "directories")[1..], [touched; 4], "{table}");
+        for (number, arm) in arms.iter().enumerate() {
+            assert_eq!(arm["counts"]["file_syncs"], arm["file_syncs_promised"], "{arm}");
             assert!(arm["cycle_ms"]["median"].as_f64().unwrap() > 0.0, "{arm}");
+            let group = [2, 4].contains(&number);
+            assert_eq!(arm["durability"], if group { "group" } else { "record" });
+            assert_eq!(arm["of_record"].as_f64().is_some_and(|ratio| ratio > 0.0), group, "{arm}");
         }
         assert!(table["floor_ms"]["median"].as_f64().unwrap() > 0.0);
     }

@@ -20,6 +20,15 @@ pub(super) struct Counts {
     pub(super) by_kind: BTreeMap<String, u64>,
 }
 
+/// The syncs of one call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Syncs {
+    /// Of directories.
+    pub(super) directories: u64,
+    /// Of files, those of an intent included.
+    pub(super) files: u64,
+}
+
 /// A world that counts, and the counter.
 pub(super) fn counting(world: &World) -> (World, FaultFs) {
     let counter = FaultFs::new(world.fs.clone());
@@ -27,6 +36,11 @@ pub(super) fn counting(world: &World) -> (World, FaultFs) {
 }
 
 impl Counts {
+    /// The syncs among them.
+    pub(super) fn syncs(&self) -> Syncs {
+        Syncs { directories: self.directory_syncs, files: self.file_syncs }
+    }
+
     /// What was called between two readings of a counter.
     pub(super) fn between(before: &BTreeMap<Call, u64>, after: &BTreeMap<Call, u64>) -> Self {
         let mut counts = Self::default();

@@ -1,19 +1,19 @@
-//! The measurement: one table per shard count, every way on it in turn.
+//! The measurement: two tables per shard count, one of each durability, every way in turn.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence::model::ShardCount;
-use ringfence::{Claim, Durability, InitOptions, Store, TargetGroup, TargetTable, World};
+use ringfence::{Claim, Durability, InitOptions, Lease, Store, TargetGroup, TargetTable, World};
 use ringfence_env::fault::FaultFs;
 use ringfence_files::FilesEngine;
 use ringfence_files::batch::Barriers;
 use ringfence_files::open::Tuning;
 use serde::Serialize;
 
-use super::count::{Counts, counting};
+use super::count::{Counts, Syncs, counting};
 use super::floor::Floor;
 use super::idle;
 use super::stats::Sample;
@@ -58,6 +58,10 @@ pub(super) struct Table {
 pub(super) struct Arm {
     /// Its name.
     pub(super) name: String,
+    /// What its table promises of a crash.
+    pub(super) durability: &'static str,
+    /// Median over that of the same way on the table of durability `record`.
+    pub(super) of_record: Option<f64>,
     /// Median over the scalar way's median.
     pub(super) of_scalar: f64,
     /// Median over the floor's median.
@@ -68,10 +72,16 @@ pub(super) struct Arm {
     pub(super) claim_ms: Sample,
     /// Release alone, in ms.
     pub(super) release_ms: Sample,
+    /// Syncs of the claim alone.
+    pub(super) claim_syncs: Syncs,
+    /// Syncs of the release alone.
+    pub(super) release_syncs: Syncs,
     /// Calls of one cycle.
     pub(super) counts: Counts,
     /// The directory syncs that the protocol promises for one cycle.
     pub(super) directory_syncs_promised: u64,
+    /// The file syncs that it promises, those of an intent included.
+    pub(super) file_syncs_promised: u64,
 }
 
 /// Cycles per way before the timed ones.
@@ -79,6 +89,7 @@ const WARM_UP: u32 = 2;
 
 struct Way {
     name: String,
+    durability: Durability,
     tuning: Tuning,
     table: TargetTable,
     counted: (TargetTable, FaultFs),
@@ -116,10 +127,12 @@ fn one_table(
     interrupt: &Interrupt,
 ) -> Result<Option<Table>, Complaint> {
     let count = ShardCount::new(shards).map_err(|error| failed("shards", &error))?;
-    let durability = Durability::Record;
-    let options =
-        InitOptions { shards: count, work_shards: one(), durability, ..InitOptions::default() };
-    Store::init(root, &options).map_err(|error| failed("cannot make the table", &error))?;
+    for durability in [Durability::Record, Durability::Group] {
+        let options =
+            InitOptions { shards: count, work_shards: one(), durability, ..InitOptions::default() };
+        Store::init(table_of(root, durability), &options)
+            .map_err(|error| failed("cannot make the table", &error))?;
+    }
     let group = TargetGroup::from_numbers(1..=args.targets)
         .map_err(|error| failed("cannot make the group", &error))?;
     let touched = group.members().map(|(id, _)| id.shard(count)).collect::<BTreeSet<_>>().len();
@@ -163,37 +176,51 @@ fn one_table(
         arms.push(way.arm(world, &group, touched)?);
     }
     let scalar = arms.first().map_or(f64::NAN, |arm| arm.cycle_ms.median);
+    let medians: Vec<(String, f64)> =
+        arms.iter().map(|arm| (arm.name.clone(), arm.cycle_ms.median)).collect();
     for arm in &mut arms {
+        let plain = arm.name.strip_suffix(WITH_INTENTS);
+        let record = medians.iter().find(|(name, _)| Some(&**name) == plain);
+        arm.of_record = record.map(|(_, median)| arm.cycle_ms.median / median);
         arm.of_scalar = arm.cycle_ms.median / scalar;
         arm.times_floor = arm.cycle_ms.median / floor_ms.median;
     }
     Ok(Some(Table { shards, touched, quiet_rounds, floor_ms, arms }))
 }
 
-/// Scalar first, then batch, then one overlapped way per width.
+/// What the name of a way on the table of durability `group` ends with.
+const WITH_INTENTS: &str = " + intent";
+
+fn table_of(root: &Path, durability: Durability) -> PathBuf {
+    root.with_extension(durability.as_str())
+}
+
+/// Scalar first, then batch, then one overlapped way per width; batch and overlapped on both tables.
 fn ways(args: &Args, world: &World, root: &Path) -> Result<Vec<Way>, Complaint> {
-    let mut tunings = vec![
-        ("scalar".to_owned(), Tuning { sync_width: 1, barriers: Barriers::PerRecord }),
-        ("batch".to_owned(), Tuning { sync_width: 1, barriers: Barriers::Batched }),
-    ];
-    tunings.extend(args.widths.iter().map(|&width| {
-        let tuning = Tuning { sync_width: width.into(), barriers: Barriers::Batched };
-        (format!("overlapped {width}"), tuning)
-    }));
-    let open = |world: &World, tuning| {
-        let engine = FilesEngine::open(world, root, tuning)
+    let batched = |sync_width| Tuning { sync_width, barriers: Barriers::Batched };
+    let mut both = vec![("batch".to_owned(), batched(1))];
+    both.extend(args.widths.iter().map(|&w| (format!("overlapped {w}"), batched(w.into()))));
+    let scalar = Tuning { sync_width: 1, barriers: Barriers::PerRecord };
+    let mut wanted = vec![("scalar".to_owned(), Durability::Record, scalar)];
+    for (name, tuning) in both {
+        wanted.push((name.clone(), Durability::Record, tuning));
+        wanted.push((format!("{name}{WITH_INTENTS}"), Durability::Group, tuning));
+    }
+    let open = |world: &World, durability, tuning| {
+        let engine = FilesEngine::open(world, &table_of(root, durability), tuning)
             .map_err(|error| failed("cannot open the table", &error))?;
         Ok(TargetTable::on(Arc::new(engine), world.clone()))
     };
-    tunings
+    wanted
         .into_iter()
-        .map(|(name, tuning)| {
+        .map(|(name, durability, tuning)| {
             let (counting, counter) = counting(world);
             Ok(Way {
                 name,
+                durability,
                 tuning,
-                table: open(world, tuning)?,
-                counted: (open(&counting, tuning)?, counter),
+                table: open(world, durability, tuning)?,
+                counted: (open(&counting, durability, tuning)?, counter),
                 claims: Vec::new(),
                 releases: Vec::new(),
                 cycles: Vec::new(),
@@ -209,22 +236,32 @@ impl Way {
         // The first grant of an opened table reserves a block of fences, which is no part of this.
         cycle(world, table, group)?;
         let before = counter.counts();
-        cycle(world, table, group)?;
-        let counts = Counts::between(&before, &counter.counts());
+        let lease = claim(table, group)?;
+        let between = counter.counts();
+        lease.release().map_err(|error| failed("a release failed", &error))?;
+        let after = counter.counts();
+        let counts = Counts::between(&before, &after);
         let members = u64::try_from(group.len()).unwrap_or(u64::MAX);
         let directory_syncs_promised = match self.tuning.barriers {
             Barriers::PerRecord => 2 * members,
             Barriers::Batched => 2 * touched,
         };
+        // Each of the two calls writes an intent and retires it, unless it changes one record only.
+        let intents = if self.durability == Durability::Group && members > 1 { 4 } else { 0 };
         Ok(Arm {
             name: self.name,
+            durability: self.durability.as_str(),
+            of_record: None,
             of_scalar: f64::NAN,
             times_floor: f64::NAN,
             cycle_ms: Sample::of(self.cycles),
             claim_ms: Sample::of(self.claims),
             release_ms: Sample::of(self.releases),
+            claim_syncs: Counts::between(&before, &between).syncs(),
+            release_syncs: Counts::between(&between, &after).syncs(),
             counts,
             directory_syncs_promised,
+            file_syncs_promised: members + intents,
         })
     }
 }
@@ -235,13 +272,17 @@ fn cycle(
     table: &TargetTable,
     group: &TargetGroup,
 ) -> Result<(Duration, Duration), Complaint> {
-    let claim = Claim::by("bench").map_err(|error| failed("cannot name the owner", &error))?;
     let began = world.clock.monotonic();
-    let lease = table.claim(group, &claim).map_err(|error| failed("a claim failed", &error))?;
+    let lease = claim(table, group)?;
     let held = world.clock.monotonic();
     lease.release().map_err(|error| failed("a release failed", &error))?;
     let done = world.clock.monotonic();
     Ok((held.saturating_sub(began), done.saturating_sub(held)))
+}
+
+fn claim(table: &TargetTable, group: &TargetGroup) -> Result<Lease, Complaint> {
+    let claim = Claim::by("bench").map_err(|error| failed("cannot name the owner", &error))?;
+    table.claim(group, &claim).map_err(|error| failed("a claim failed", &error))
 }
 
 fn one() -> ShardCount {

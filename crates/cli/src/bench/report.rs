@@ -16,6 +16,17 @@ pub(super) fn text(measured: &Measured) -> String {
             .map(|arm| format!("{} {:.3}", arm.name, arm.of_scalar))
             .collect();
         let _ = writeln!(text, "of scalar, {} shards: {}", table.shards, ratios.join("  "));
+        let intents: Vec<String> = table
+            .arms
+            .iter()
+            .filter_map(|arm| arm.of_record.map(|ratio| format!("{} {ratio:.3}", arm.name)))
+            .collect();
+        let _ = writeln!(
+            text,
+            "durability group of record, {} shards: {}",
+            table.shards,
+            intents.join("  ")
+        );
     }
     let note = measured.note.as_ref().map(|note| format!(" ({note})")).unwrap_or_default();
     let _ = writeln!(
@@ -37,7 +48,7 @@ fn one(text: &mut String, table: &Table) {
     );
     let _ = writeln!(
         text,
-        "  {:<14} {:>9} {:>9} {:>9} {:>9} {:>9} {:>8} {:>9} {:>10} {:>10} {:>7}",
+        "  {:<23} {:>9} {:>9} {:>9} {:>9} {:>9} {:>8} {:>9} {:>10} {:>10} {:>7}",
         "",
         "median",
         "p95",
@@ -52,7 +63,7 @@ fn one(text: &mut String, table: &Table) {
     );
     let row = |name: &str, sample: &Sample| {
         format!(
-            "  {name:<14} {:>9.3} {:>9.3} {:>9.3} {:>9.3}",
+            "  {name:<23} {:>9.3} {:>9.3} {:>9.3} {:>9.3}",
             sample.median, sample.p95, sample.min, sample.max
         )
     };
@@ -77,6 +88,20 @@ fn one(text: &mut String, table: &Table) {
                 arm.directory_syncs_promised
             );
         }
+        if counts.file_syncs != arm.file_syncs_promised {
+            let _ =
+                writeln!(text, "  ! {name}: {} file syncs were promised", arm.file_syncs_promised);
+        }
+    }
+    for Arm { name, claim_syncs, release_syncs, .. } in arms {
+        let _ = writeln!(
+            text,
+            "  syncs of {name}: claim {} directories, {} files; release {} directories, {} files",
+            claim_syncs.directories,
+            claim_syncs.files,
+            release_syncs.directories,
+            release_syncs.files
+        );
     }
     for arm in arms {
         let kinds: Vec<String> =
