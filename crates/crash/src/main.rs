@@ -6,6 +6,8 @@
 //! | [`block`] | the program and the file system | every subset of every flush epoch of the device |
 //! | [`mutants`] | the same | each sync of each verb left out: the layers above must notice |
 //! | [`eio`] | the same | the device fails a write or a flush |
+//! | [`resource`] | the program and the file system | full disks, quotas, limits, read-only mounts |
+//! | [`sweep`] | the program | each system call of each verb killed, and failed |
 //! | [`soak`] | the same | one table through hundreds of power cuts at random moments |
 //!
 //! Every judgement is made by [`oracle`] from marks that were ordered exactly against the writes.
@@ -32,9 +34,11 @@ mod mutants;
 mod oracle;
 mod real;
 mod report;
+mod resource;
 mod rng;
 mod soak;
 mod states;
+mod sweep;
 mod table;
 mod weak;
 mod weakfs;
@@ -65,6 +69,10 @@ enum Layer {
     Mutants(Args),
     /// A device that fails a write-back or a flush, under ext4, xfs and btrfs
     Eio(Args),
+    /// Each system call of each verb killed, and failed
+    Sweep(Args),
+    /// Full disks, quotas and limits, under ext4, xfs, btrfs and tmpfs
+    Resource(Args),
     /// One table through hundreds of power cuts, under ext4 and xfs
     Soak(Args),
     /// All of them; with --ci a short fixed form
@@ -72,6 +80,9 @@ enum Layer {
     /// One process of a workload (started by the layers)
     #[command(hide = true)]
     Work(workload::Args),
+    /// One call that the binary has no verb for (started by a layer)
+    #[command(hide = true)]
+    Call(sweep::call::Args),
     /// Removes what an interrupted run held (started by itself)
     #[command(hide = true)]
     Clear(guard::ClearArgs),
@@ -83,14 +94,19 @@ enum Layer {
 fn main() -> ExitCode {
     match Cli::parse().layer {
         Layer::Work(args) => workload::run(&args),
+        Layer::Call(args) => sweep::call::run(&args),
         Layer::Clear(args) => guard::clear(&args),
         Layer::Watch(args) => guard::watch(&args),
         Layer::Weak(args) => run(&args, &["weak"]),
         Layer::Block(args) => run(&args, &["block"]),
         Layer::Mutants(args) => run(&args, &["mutants"]),
         Layer::Eio(args) => run(&args, &["eio"]),
+        Layer::Sweep(args) => run(&args, &["sweep"]),
+        Layer::Resource(args) => run(&args, &["resource"]),
         Layer::Soak(args) => run(&args, &["soak"]),
-        Layer::All(args) => run(&args, &["weak", "block", "mutants", "eio", "soak"]),
+        Layer::All(args) => {
+            run(&args, &["weak", "block", "mutants", "eio", "sweep", "resource", "soak"])
+        }
     }
 }
 
@@ -130,6 +146,8 @@ fn layers_of(args: &Args, layers: &[&str], report: &mut Report) -> Result<(), Tr
             "block" => block::run(&context)?,
             "eio" => eio::run(&context)?,
             "soak" => soak::run(&context)?,
+            "resource" => resource::run(&context)?,
+            "sweep" => sweep::run(&context)?,
             "mutants" => mutants::run(&context)?,
             other => return Err(Trouble::Missing(format!("the layer {other}"))),
         };
