@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::case::{Act, Case, Shape};
 use crate::exhaustive::{Limits, explore};
 use crate::faults::Chaos;
+use crate::known;
 use crate::random::{Plan, run};
 use crate::sabotage::{PAIR, Sabotage};
 use crate::setup::{Mode, Setup};
@@ -251,7 +252,9 @@ impl Canary {
                 explore(case, self.setup(), limits).violations.into_iter().next()
             }
             _ => (1..=SEEDS).find_map(|seed| {
-                let found = run(&self.plan(seed)).violations.into_iter().next()?;
+                // What the engine does wrong anyway shows nothing of the planted bug.
+                let is_new = |text: &String| known::name(text).is_none();
+                let found = run(&self.plan(seed)).violations.into_iter().find(is_new)?;
                 Some(format!("seed {seed}: {found}"))
             }),
         }

@@ -5,12 +5,12 @@ use std::fmt;
 use std::time::Duration;
 
 use ringfence_engine::Engine;
-use ringfence_files::FilesEngine;
 use ringfence_model::{Fence, Key, RecordId, ShardCount, Token};
 
 use crate::history::{Caller, Fate, History, State};
 use crate::machine::Machine;
-use crate::setup::{SHARDS, Setup, blank, open, read_all, root, target};
+use crate::setup::{SHARDS, Setup, blank, read_all, root, target};
+use crate::subject::Table;
 use crate::verbs::{Verbs, group, keys, manifest, request, work};
 
 /// A group's size and spread.
@@ -30,7 +30,7 @@ pub enum Act {
     Claim,
     /// A claim that has to raise the fence limit: the first one of a boot.
     FenceRaise,
-    /// A claim in a shard whose directory is missing.
+    /// A repair of a table whose shard somebody removed, and a claim in that shard.
     MakeShard,
     TakeOver,
     Heartbeat,
@@ -155,21 +155,21 @@ impl Case {
         let mended = setup.mended();
         let world = mended.world(&ready.machine, 0);
         let engine = mended.init(&world).expect("a new table");
-        self.presuppose(&mut ready, &engine);
+        self.presuppose(&mut ready, &*engine);
         if self.act == Act::MakeShard {
             Self::remove_shard(&ready);
         }
         let reboot = self.act == Act::FenceRaise;
         ready.machine = ready.machine.later(ready.machine.disk().settled(), reboot);
         if reboot {
-            open(&mended.world(&ready.machine, 0)).expect("opens after a restart");
+            mended.open(&mended.world(&ready.machine, 0)).expect("opens after a restart");
             ready.machine.set_disk(ready.machine.disk().settled());
         }
-        let engine = open(&mended.world(&ready.machine, 0)).expect("opens");
+        let engine = mended.open(&mended.world(&ready.machine, 0)).expect("opens");
         if self.act == Act::OverUnsynced {
-            Self::kill_before_sync(&mut ready, &engine);
+            Self::kill_before_sync(&mut ready, &*engine);
         }
-        ready.before = read_all(&engine).expect("reads").into_iter().collect();
+        ready.before = read_all(&*engine).expect("reads").into_iter().collect();
         ready
     }
 
@@ -255,7 +255,7 @@ impl Case {
         setup: Setup,
         ready: &Ready,
         machine: &Machine,
-        engine: Option<&FilesEngine>,
+        engine: Option<&dyn Table>,
         history: &History,
     ) -> Fate {
         let Some(engine) = engine else {
@@ -269,7 +269,11 @@ impl Case {
         let key = Key::work(item.id());
         match self.act {
             Act::Init => unreachable!("there is no engine before a table"),
-            Act::Claim | Act::FenceRaise | Act::MakeShard | Act::TakeOver | Act::OverUnsynced => {
+            Act::MakeShard => match engine.tidy() {
+                Ok(()) => verbs.claim(&request("new", &ready.numbers, 1e6)).fate,
+                Err(error) => Fate::Restored(error),
+            },
+            Act::Claim | Act::FenceRaise | Act::TakeOver | Act::OverUnsynced => {
                 verbs.claim(&request("new", &ready.numbers, 1e6)).fate
             }
             Act::Heartbeat => verbs.heartbeat(&held, token()).fate,

@@ -16,7 +16,7 @@ use ringfence_model::{Key, Timestamp, Ttl, WorkStatus};
 use crate::history::{Fate, Op, Stamp, State, Verb};
 use crate::linear::{self, Ending, Unit, Verdict};
 use crate::machine::Machine;
-use crate::setup::{Mode, Setup, TTL_SECONDS, open, read_all};
+use crate::setup::{Mode, Setup, TTL_SECONDS, read_all};
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -28,11 +28,20 @@ pub struct Findings {
 }
 
 impl Findings {
+    /// Says in what is wrong with the order of calls that something else was seen too.
+    pub fn mark(&mut self, with: &str) {
+        for text in self.violations.iter_mut().filter(|text| text.starts_with(NO_ORDER)) {
+            text.push_str(with);
+        }
+    }
+
     /// Something is wrong.
     pub fn wrong(&mut self, what: String) {
         self.violations.push(what);
     }
 }
+
+const NO_ORDER: &str = "no order explains it";
 
 /// Checks all of it. `last` is what was read after everybody had stopped.
 pub fn everything(
@@ -68,7 +77,7 @@ fn one_call(setup: Setup, op: &Op, written: &BTreeMap<u64, Stamp>, findings: &mu
     }
     if op.fate == Fate::Refused {
         // In a table with intents whoever meets one finishes it, and then is refused.
-        if setup.mode == Mode::Record && op.record_changes > 0 {
+        if setup.mode() == Mode::Record && op.record_changes > 0 {
             let count = op.record_changes;
             findings.wrong(format!("{} was refused and changed {count} names", name(op)));
         }
@@ -193,7 +202,7 @@ fn order(
     for cut in machine.cuts() {
         // Read by a host of its own, whose recovery is none of this history.
         let other = Machine::solo(cut.step, cut.disk.clone(), cut.boot + 1);
-        let found = match open(&other.world(0)).and_then(|engine| read_all(&engine)) {
+        let found = match setup.open(&other.world(0)).and_then(|engine| read_all(&*engine)) {
             Ok(found) => found,
             Err(error) => {
                 findings.wrong(format!("after the power cut at {}: {error}", cut.step));
@@ -222,7 +231,7 @@ fn judge(verdict: Verdict, when: &str, findings: &mut Findings) {
     match verdict {
         Verdict::Explained => {}
         Verdict::Undecided => findings.undecided += 1,
-        Verdict::Impossible(why) => findings.wrong(format!("no order explains it {when}: {why}")),
+        Verdict::Impossible(why) => findings.wrong(format!("{NO_ORDER} {when}: {why}")),
     }
 }
 
@@ -244,7 +253,7 @@ fn units(setup: Setup, calls: &[Op], boot: u64, index: &BTreeMap<Key, usize>) ->
             Fate::Refused | Fate::Restored(_) | Fate::Busy => {
                 units.push(Unit { writes: Vec::new(), ..unit });
             }
-            Fate::Never | Fate::Unknown(_) if setup.mode == Mode::Group => {
+            Fate::Never | Fate::Unknown(_) if setup.mode() == Mode::Group => {
                 units.push(Unit { ended: None, ..unit });
             }
             // Without intents each record of a call that was cut short is old or new by itself.

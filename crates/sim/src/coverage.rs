@@ -44,6 +44,8 @@ pub enum Event {
     RecoverersMeet,
     /// Two processes finished two intents at the same time.
     RecoverersTogether,
+    /// Whoever finished an intent synced what somebody else's sync had failed on.
+    RecoverySyncsLost,
     /// A reader read an intent that stood.
     ReaderMeetsIntent,
     /// A reader read an intent that somebody was finishing.
@@ -61,7 +63,7 @@ pub enum Event {
 }
 
 /// Every event; those of intents only come about where there are any.
-pub const EVENTS: [Event; 24] = [
+pub const EVENTS: [Event; 25] = [
     Event::Kill,
     Event::Stop,
     Event::Cut,
@@ -79,6 +81,7 @@ pub const EVENTS: [Event; 24] = [
     Event::CutInRecovery,
     Event::RecoverersMeet,
     Event::RecoverersTogether,
+    Event::RecoverySyncsLost,
     Event::ReaderMeetsIntent,
     Event::ReaderMeetsRecovery,
     Event::Overtaken,

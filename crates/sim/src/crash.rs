@@ -6,9 +6,10 @@
 //! directory's log cut at some point.
 //!
 //! The number of reachable disks is the product of all these choices. Up to a cap all are visited;
-//! beyond it the extremes and a seeded sample are, and the answer says so. Temporaries are left all
-//! or none, unless [`CrashModel::vary_temporaries`] asks for more: nothing reads them, and repair
-//! removes each by itself, so which of them are left tells no two recoveries apart.
+//! beyond it the extremes and a seeded sample are, and the answer says so. Temporaries and lock
+//! files are left all or none, unless [`CrashModel::vary_temporaries`] asks for more. Nothing reads a
+//! temporary, and repair removes each by itself; a lock file has no bytes, holds no lock after a power
+//! cut, and whoever needs one makes it: so which of them are left tells no two recoveries apart.
 
 mod part;
 
@@ -38,7 +39,8 @@ pub struct CrashModel {
     pub cap: usize,
     /// The order of names.
     pub order: Order,
-    /// Whether files whose name ends in `.tmp` are varied one by one, and their bytes too.
+    /// Whether files whose name ends in `.tmp` or `.lock` are varied one by one, and their bytes
+    /// too.
     pub vary_temporaries: bool,
     /// Whether a sector that was being written may be left unreadable as a whole, with what stood
     /// in it before. Devices promise not to; a format that keeps acknowledged bytes out of sectors
@@ -165,7 +167,7 @@ impl Disk {
     fn trees(&self, model: &CrashModel, rng: &mut Rng) -> (Vec<Tree>, u128, bool) {
         let risky = self.risky();
         let ways: Vec<u128> = risky.iter().map(|(_, logged)| ways(logged, model)).collect();
-        // One more choice for all temporaries together.
+        // One more choice for all temporaries and lock files together.
         let temporaries = 1 + u128::from(!model.vary_temporaries && has_temporaries(&risky));
         let space = ways.iter().copied().fold(temporaries, u128::saturating_mul);
         // Many choices of names lead to the same tree, so more of them are looked at than kept.
@@ -328,10 +330,11 @@ impl Slot {
 }
 
 fn is_temporary(name: &OsStr) -> bool {
-    Path::new(name).extension().is_some_and(|extension| extension == "tmp")
+    let extension = Path::new(name).extension();
+    extension.is_some_and(|extension| extension == "tmp" || extension == "lock")
 }
 
-/// Whether a change only makes a temporary (`true`) or removes one (`false`), where the model does
+/// Whether a change only makes a temporary or lock file (`true`) or removes one (`false`), where the model does
 /// not vary them one by one.
 fn temporary(change: &NameChange, model: &CrashModel) -> Option<bool> {
     match change {

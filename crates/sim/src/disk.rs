@@ -206,6 +206,14 @@ impl Disk {
         Some(data.settled + newest as u64).filter(|at| *at >= mark)
     }
 
+    /// Whether a failed sync has lost hold of some change of a file or directory.
+    pub fn is_stuck(&self, ino: Ino) -> bool {
+        match &self.inode(ino).body {
+            Body::File(data) => data.log.iter().any(|(_, fate)| *fate == Fate::Stuck),
+            Body::Dir(names) => names.log.iter().any(|(_, fate)| *fate == Fate::Stuck),
+        }
+    }
+
     /// Maps the first words of a file; they begin as the file's bytes.
     pub fn map(&mut self, ino: Ino, words: usize) -> io::Result<()> {
         let bytes = Arc::clone(self.bytes(ino)?);

@@ -19,7 +19,6 @@ mod meddle;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ringfence_files::FilesEngine;
 use ringfence_model::Key;
 
 use crate::case::{Act, Case, Ready};
@@ -30,8 +29,9 @@ use crate::history::{Fate, History, State};
 use crate::known;
 use crate::machine::{Machine, Point};
 use crate::rng::Rng;
-use crate::setup::{Mode, Setup, open, record_path};
-use look::Expected;
+use crate::setup::{Mode, Setup};
+use crate::subject::Table;
+use look::{DiskKey, Expected};
 
 /// How far to go.
 #[derive(Clone, Copy, Debug)]
@@ -110,7 +110,9 @@ struct Explorer<'a> {
     ready: &'a Ready,
     report: Report,
     /// Disks that were looked at, by what was expected of them.
-    seen: BTreeSet<(u64, bool, bool, bool)>,
+    seen: BTreeSet<DiskKey>,
+    /// The same, for disks that a kill left.
+    killed: BTreeSet<DiskKey>,
     rng: Rng,
 }
 
@@ -124,6 +126,7 @@ pub fn explore(case: Case, setup: Setup, limits: Limits) -> Report {
         ready: &ready,
         report: Report::default(),
         seen: BTreeSet::new(),
+        killed: BTreeSet::new(),
         rng: Rng::new(11),
     };
     let calls = explorer.one_run("", Chaos::none());
@@ -166,7 +169,7 @@ impl Explorer<'_> {
         let struck = label.is_empty();
         machine.set_chaos(chaos);
         machine.start_recording();
-        let fate = self.case.act(self.setup, self.ready, &machine, engine.as_ref(), &history);
+        let fate = self.case.act(self.setup, self.ready, &machine, engine.as_deref(), &history);
         let calls = machine.mutating();
         machine.set_chaos(Chaos::none());
         let points = machine.stop_recording();
@@ -176,17 +179,23 @@ impl Explorer<'_> {
         }
         let last = points.len() - 1;
         let from = if self.case.act == Act::StaleIntent { last } else { 0 };
+        // Up to its first fault a run is the one without faults, whose points were tried.
+        let tried = if struck { None } else { machine.first_strike().or(Some(u64::MAX)) };
         let (mut were_new, mut turned) = (BTreeSet::new(), false);
         for (index, point) in points.iter().enumerate().skip(from) {
             let ended = (index == last).then_some(&fate);
             let mut expected = self.expected(&history, ended, point.step);
-            turned |= self.setup.mode == Mode::Group
-                && Self::is_put_back(&mut were_new, &point.disk, &expected);
+            turned |= self.setup.mode() == Mode::Group
+                && self.is_put_back(&mut were_new, &point.disk, &expected);
             expected.restored |= turned;
+            if Some(point.step) <= tried {
+                continue;
+            }
             let at = format!("{label}{index} {}", point.label);
             self.report.points += 1;
-            self.kill(&at, &machine, point, &expected);
-            self.meddle(&at, &machine, point, &expected);
+            if self.kill(&at, &machine, point, &expected) {
+                self.meddle(&at, &machine, point, &expected);
+            }
             self.cut(&at, &machine, &point.disk, &expected, true);
             if struck && index < last {
                 self.kill_and_retry(&at, &machine, point, &history);
@@ -203,27 +212,37 @@ impl Explorer<'_> {
 
     /// Whether a record that had been changed is as it was: then the decision has turned, and no
     /// crash may turn it again.
-    fn is_put_back(were_new: &mut BTreeSet<Key>, disk: &Disk, expected: &Expected) -> bool {
+    fn is_put_back(&self, were_new: &mut BTreeSet<Key>, disk: &Disk, expected: &Expected) -> bool {
         let changes = expected.clone().changes(&expected.old);
         let digest = |of: Option<&State>| of.map_or(0, |state| state.digest);
         let mut back = false;
-        for key in expected.units.iter().flatten() {
-            let (old, new) = (digest(expected.old.get(key)), digest(changes.get(key)));
-            let now = disk.file(&record_path(*key)).map_or(0, |bytes| State::digest_of(&bytes));
-            if old == new {
+        for unit in &expected.units {
+            // Removed, or stored anew.
+            let is_changed = |key: &&Key| {
+                changes.contains_key(*key)
+                    || (expected.old.contains_key(*key) && !expected.new.contains_key(*key))
+            };
+            let changed: Vec<&Key> = unit.iter().filter(is_changed).collect();
+            if changed.len() < 2 {
+                // One record has no intent: until the call has returned it may be either.
                 continue;
             }
-            if now == new && (new != 0 || !expected.new.contains_key(key)) {
-                were_new.insert(*key);
+            for key in changed {
+                let Some(now) = self.setup.subject.stored(disk, *key) else { return false };
+                let now = if now.is_empty() { 0 } else { State::digest_of(&now) };
+                if now == digest(changes.get(key)) {
+                    were_new.insert(*key);
+                }
+                back |= now == digest(expected.old.get(key)) && were_new.contains(key);
             }
-            back |= now == old && were_new.contains(key);
         }
         back
     }
 
-    fn engine(&self, machine: &Machine) -> Option<FilesEngine> {
+    fn engine(&self, machine: &Machine) -> Option<Box<dyn Table>> {
         let has_table = self.case.act != Act::Init;
-        has_table.then(|| open(&self.setup.world(machine, 0)).expect("opens on a quiet host"))
+        has_table
+            .then(|| self.setup.open(&self.setup.world(machine, 0)).expect("opens on a quiet host"))
     }
 
     fn expected(&self, history: &History, ended: Option<&Fate>, step: u64) -> Expected {
@@ -256,7 +275,11 @@ impl Explorer<'_> {
     }
 
     /// The process dies, the host goes on: somebody who had the table open looks at it.
-    fn kill(&mut self, at: &str, machine: &Machine, point: &Point, expected: &Expected) {
+    /// `false` if all of this was seen before.
+    fn kill(&mut self, at: &str, machine: &Machine, point: &Point, expected: &Expected) -> bool {
+        if !self.killed.insert(expected.key(&point.disk)) {
+            return false;
+        }
         self.report.kills += 1;
         let later = machine.later(self.ready.machine.disk(), false);
         let engine = match self.engine(&later) {
@@ -272,13 +295,17 @@ impl Explorer<'_> {
                 0,
             )) {
                 Ok(engine) => engine,
-                Err(error) => return self.wrong(&format!("{at} > kill"), error),
+                Err(error) => {
+                    self.wrong(&format!("{at} > kill"), error);
+                    return true;
+                }
             },
         };
-        let looked = self.look(&later, &engine, expected);
+        let looked = self.look(&later, &*engine, expected);
         if let Err(what) = looked {
             self.wrong(&format!("{at} > kill"), what);
         }
+        true
     }
 
     fn cut(&mut self, at: &str, machine: &Machine, disk: &Disk, expected: &Expected, again: bool) {
@@ -290,7 +317,7 @@ impl Explorer<'_> {
             if self.is_enough() {
                 return;
             }
-            let key = (state.digest(), expected.acknowledged, expected.restored, expected.retried);
+            let key = expected.key(&state);
             *(if again { &mut self.report.states } else { &mut self.report.second }) += 1;
             if !self.seen.insert(key) {
                 continue;
@@ -311,18 +338,18 @@ impl Explorer<'_> {
         let world = self.setup.mended().world(&later, 0);
         let engine = match self.case.act {
             Act::Init if !expected.acknowledged => self.setup.mended().init(&world),
-            _ => open(&world),
+            _ => self.setup.mended().open(&world),
         };
         let engine = engine.map_err(|error| format!("does not open: {error}"))?;
-        self.look(&later, &engine, expected)
+        self.look(&later, &*engine, expected)
     }
 
     fn cut_in_recovery(&mut self, at: &str, machine: &Machine, disk: Disk, expected: &Expected) {
         let later = machine.later(disk, true);
         later.start_recording();
         let world = self.setup.world(&later, 0);
-        if let Ok(engine) = open(&world) {
-            Self::meet(&later, &engine, &self.ready.numbers);
+        if let Ok(engine) = self.setup.open(&world) {
+            Self::meet(&later, &*engine, &self.ready.numbers);
         }
         for (index, point) in later.stop_recording().iter().enumerate() {
             let at = format!("{at} > recovery {index} {}", point.label);
@@ -337,7 +364,7 @@ impl Explorer<'_> {
         later.set_disk(point.disk.clone());
         let history = History::default();
         later.start_recording();
-        let fate = self.case.act(self.setup, self.ready, &later, engine.as_ref(), &history);
+        let fate = self.case.act(self.setup, self.ready, &later, engine.as_deref(), &history);
         self.cut_before_decision(at, &later, point, first, &history);
         if fate != Fate::Done {
             // What it met was finished first, and stays whole.

@@ -13,6 +13,7 @@ use ringfence_env::{
     WriteFile,
 };
 
+use crate::coverage::Event;
 use crate::disk::{Body, DataChange, Disk, EEXIST, EISDIR, ENOENT, ENOTDIR, Ino};
 use crate::faults::{Call, Strike};
 use crate::machine::{Machine, Turn, is_slot};
@@ -42,6 +43,9 @@ fn sync(turn: Turn<'_>, proc: usize, ino: Ino) -> io::Result<()> {
     let mut turn = turn.linger(proc);
     let failed = matches!(turn.strike, Strike::After(_));
     turn.core.disk.sync_from(ino, mark, !failed);
+    if !failed && turn.core.watch.is_recovering(proc) && turn.core.disk.is_stuck(ino) {
+        turn.core.watch.note(Event::RecoverySyncsLost);
+    }
     turn.late(Ok(()))
 }
 

@@ -12,10 +12,23 @@ pub struct Known {
 }
 
 /// Every known defect.
-pub const KNOWN: &[Known] = &[Known {
-    name: "a shard directory that a dead process made is used before it is durable",
-    signs: &["MakeShard", "the same call again", "an acknowledged state"],
-}];
+pub const KNOWN: &[Known] = &[
+    Known {
+        name: "a shard directory that a dead process made is used before it is durable",
+        signs: &["MakeShard", "the same call again", "an acknowledged state"],
+    },
+    // The writer's directory sync failed and so did its abort mark, so the new state stays decided.
+    // Whoever recovers finds the record as decided, syncs its directory and retires the intent; but a
+    // sync that succeeds says nothing about what an earlier one failed on.
+    Known {
+        name: "recovery believes its sync of a directory whose sync failed before",
+        signs: &["no order explains it until the power cut", BELIEVED_SYNC],
+    },
+];
+
+/// Put at the end of what is wrong with an order, where a recovery synced what a failed sync had
+/// covered.
+pub const BELIEVED_SYNC: &str = " [recovery synced what a failed sync had covered]";
 
 /// The known defect that a violation is of.
 pub fn name(violation: &str) -> Option<&'static str> {

@@ -8,7 +8,7 @@
 //! | [`fs`], [`clock`] | that host behind the product's own seam |
 //! | [`faults`] | what may go wrong, and how often |
 //! | [`history`] | calls on the engine, written down |
-//! | [`setup`], [`verbs`] | the table under test and the calls on it |
+//! | [`subject`], [`setup`], [`verbs`] | the engine and table under test, and the calls on it |
 //! | [`coverage`] | what came about in a run, counted |
 //! | [`case`], [`exhaustive`] | every crash point of one call |
 //! | [`random`], [`check`] | many coordinators while everything goes wrong, and what must hold |
@@ -42,4 +42,5 @@ pub mod random;
 pub mod rng;
 pub mod sabotage;
 pub mod setup;
+pub mod subject;
 pub mod verbs;

@@ -120,6 +120,8 @@ pub(crate) struct Core {
     chaos: Chaos,
     steps: u64,
     trace: u64,
+    /// The step of the first call that a fault struck.
+    first_strike: Option<u64>,
     log: Option<Vec<String>>,
     recorder: Option<Vec<Point>>,
     pub(crate) watch: Watch,
@@ -163,6 +165,7 @@ impl Machine {
             chaos,
             steps: 0,
             trace: 0,
+            first_strike: None,
             log: None,
             recorder: None,
             watch: Watch::default(),
@@ -182,6 +185,7 @@ impl Machine {
         core.disk = disk;
         core.locks.clear();
         core.recorder = None;
+        core.first_strike = None;
         core.cuts.clear();
         core.chaos = Chaos::none();
         core.procs.iter_mut().for_each(|proc| proc.record_changes = 0);
@@ -236,8 +240,10 @@ impl Machine {
             core.now += Duration::from_micros(50);
         }
         core.steps += 1;
-        let boot = core.boot;
-        core.mix(&(proc, call, plain(path), boot));
+        if core.scheduled {
+            let boot = core.boot;
+            core.mix(&(proc, call, plain(path), boot));
+        }
         if core.log.is_some() {
             let line = format!("{} p{proc} {call:?} {}", core.steps, path.display());
             core.log.as_mut().expect("asked for").push(line);
@@ -245,6 +251,9 @@ impl Machine {
         core.record(call, path);
         let tense = core.watch.has_own_intent(proc);
         let strike = core.chaos.strike(call, path, tense);
+        if strike != Strike::None {
+            core.first_strike = core.first_strike.or(Some(core.steps));
+        }
         if let Strike::Before(errno) = strike {
             core.mix(&errno);
             return Err(io::Error::from_raw_os_error(errno));
@@ -368,6 +377,11 @@ impl Machine {
     /// How many calls were struck by a fault.
     pub fn strikes(&self) -> u64 {
         self.core().chaos.strikes()
+    }
+
+    /// The step of the first call that was struck.
+    pub fn first_strike(&self) -> Option<u64> {
+        self.core().first_strike
     }
 
     /// Lets time pass for everybody.

@@ -16,9 +16,10 @@ use std::time::Duration;
 
 use ringfence_env::{Clock as _, Entropy as _, SystemClock, SystemEntropy};
 use ringfence_sim::canary::CANARIES;
-use ringfence_sim::case::{ACTS, Act, Case, Shape};
+use ringfence_sim::case::{Act, Case, Shape};
 use ringfence_sim::coverage::Coverage;
 use ringfence_sim::exhaustive::{Limits, Report, explore};
+use ringfence_sim::known;
 use ringfence_sim::random::{Plan, run, run_logged};
 use ringfence_sim::setup::{Mode, Setup};
 
@@ -113,7 +114,7 @@ fn exhaustive(asked: &Asked) -> bool {
     let mut fine = true;
     for &mode in &asked.modes {
         say(&format!(
-            "{mode:?}: {:22} {:>7} {:>9} {:>9} {:>9} {:>7} {:>6} {:>7} {:>6} {:>5}",
+            "{mode:?}: {:22} {:>7} {:>9} {:>9} {:>9} {:>7} {:>6} {:>7} {:>7} {:>6} {:>5}",
             "case",
             "points",
             "states",
@@ -122,12 +123,13 @@ fn exhaustive(asked: &Asked) -> bool {
             "sampled",
             "kills",
             "retries",
+            "meddled",
             "wrong",
             "s"
         ));
         let mut total = Report::default();
         let all = SystemClock.monotonic();
-        for act in ACTS {
+        for &act in Setup::honest(mode).subject.acts() {
             if asked.act.as_ref().is_some_and(|name| !format!("{act:?}").eq_ignore_ascii_case(name))
             {
                 continue;
@@ -137,15 +139,15 @@ fn exhaustive(asked: &Asked) -> bool {
                 let case = Case { act, shape };
                 let report = explore(case, Setup::honest(mode), limits);
                 row(mode, &case.to_string(), &report, since(began));
+                for violation in &report.violations {
+                    say(&format!("WRONG {violation}"));
+                }
                 total.add(report);
             }
         }
         row(mode, "all", &total, since(all));
         for (name, count) in &total.known {
             say(&format!("known, {count} times: {name}"));
-        }
-        for violation in &total.violations {
-            say(&format!("WRONG {violation}"));
         }
         fine &= total.violations.is_empty();
     }
@@ -154,7 +156,7 @@ fn exhaustive(asked: &Asked) -> bool {
 
 fn row(mode: Mode, name: &str, report: &Report, seconds: f64) {
     say(&format!(
-        "{mode:?}: {name:22} {:>7} {:>9} {:>9} {:>9} {:>7} {:>6} {:>7} {:>6} {seconds:>5.1}",
+        "{mode:?}: {name:22} {:>7} {:>9} {:>9} {:>9} {:>7} {:>6} {:>7} {:>7} {:>6} {seconds:>5.1}",
         report.points,
         report.states,
         report.second,
@@ -162,6 +164,7 @@ fn row(mode: Mode, name: &str, report: &Report, seconds: f64) {
         report.sampled,
         report.kills,
         report.retries,
+        report.meddled,
         report.violations.len(),
     ));
 }
@@ -175,8 +178,8 @@ fn random(asked: &Asked, runs: u64) -> bool {
     for &mode in &asked.modes {
         let began = SystemClock.monotonic();
         let mut coverage = Coverage::default();
-        let (mut calls, mut cuts, mut open, mut strikes, mut undecided, mut wrong) =
-            (0, 0, 0, 0, 0, 0);
+        let (mut calls, mut cuts, mut open, mut strikes) = (0, 0, 0, 0);
+        let (mut undecided, mut known_ones, mut wrong) = (0, 0, 0);
         for seed in first..first.saturating_add(runs) {
             let outcome = run(&Plan::of(seed, Setup::honest(mode)));
             calls += outcome.calls;
@@ -185,11 +188,17 @@ fn random(asked: &Asked, runs: u64) -> bool {
             strikes += outcome.strikes;
             undecided += outcome.undecided;
             coverage.add(&outcome.coverage);
-            if !outcome.violations.is_empty() {
+            let (old, new): (Vec<_>, Vec<_>) =
+                outcome.violations.iter().partition(|text| known::name(text).is_some());
+            if let Some(name) = old.first().and_then(|text| known::name(text)) {
+                known_ones += 1;
+                say(&format!("known, seed {seed}: {name}"));
+            }
+            if !new.is_empty() {
                 wrong += 1;
                 let mode = format!("{mode:?}").to_lowercase();
                 say(&format!("WRONG replay with: ringfence-sim --seed {seed} --mode {mode} --log"));
-                for violation in &outcome.violations {
+                for violation in new {
                     say(&format!("      {violation}"));
                 }
             }
@@ -197,7 +206,7 @@ fn random(asked: &Asked, runs: u64) -> bool {
         let seconds = since(began);
         say(&format!(
             "{mode:?}: seeds {first}..{}: {runs} runs, {calls} calls, {open} of them unknown, \
-             {cuts} power cuts, {strikes} errors, {undecided} undecided, {wrong} wrong, \
+             {cuts} power cuts, {strikes} errors, {undecided} undecided, {known_ones} known, {wrong} wrong, \
              {seconds:.1} s",
             first.saturating_add(runs)
         ));

@@ -14,9 +14,10 @@ use ringfence_env::World;
 use ringfence_model::{Key, TargetGroup, Token};
 
 use crate::check::{self, Findings};
-use crate::coverage::Coverage;
+use crate::coverage::{Coverage, Event};
 use crate::faults::Chaos;
 use crate::history::{Fate, History};
+use crate::known;
 use crate::machine::{Ending, Machine};
 use crate::rng::Rng;
 use crate::setup::{Setup, blank};
@@ -157,12 +158,15 @@ pub fn run_logged(plan: &Plan, log: bool) -> (Outcome, Vec<String>) {
     if let Some(last) = last {
         check::everything(plan.setup, &machine, &calls, &last, &mut findings);
     }
+    let mut coverage = machine.coverage();
+    coverage.note_calls(&calls);
+    if coverage.count(Event::RecoverySyncsLost) > 0 {
+        findings.mark(known::BELIEVED_SYNC);
+    }
     let calm = plan.chaos.is_calm();
     if calm && let Some(op) = calls.iter().find(|op| op.fate == Fate::Busy) {
         findings.wrong(format!("nobody was stopped, yet {:?} never got its locks", op.verb));
     }
-    let mut coverage = machine.coverage();
-    coverage.note_calls(&calls);
     let open = |op: &&crate::history::Op| matches!(op.fate, Fate::Never | Fate::Unknown(_));
     let outcome = Outcome {
         steps,

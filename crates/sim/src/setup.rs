@@ -6,39 +6,21 @@ use std::time::Duration;
 
 use ringfence_engine::Engine;
 use ringfence_env::World;
-use ringfence_files::open::Tuning;
-use ringfence_files::{Durability, FilesEngine, InitOptions};
 use ringfence_model::{Key, Space, Target, Ttl};
 
 use crate::disk::Disk;
 use crate::history::State;
 use crate::machine::Machine;
 use crate::sabotage::{Sabotage, SabotagedFs};
+pub use crate::subject::Mode;
+use crate::subject::{FILES_GROUP, FILES_RECORD, Subject, Table};
 use crate::verbs::WrongRule;
-
-/// What a crash may leave of a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Each record is old or new; the group may be part old, part new (F325 as it stands).
-    Record,
-    /// The group is wholly old or wholly new once somebody has met it.
-    Group,
-}
-
-impl Mode {
-    fn durability(self) -> Durability {
-        match self {
-            Self::Record => Durability::Record,
-            Self::Group => Durability::Group,
-        }
-    }
-}
 
 /// What is under test.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
-    /// The property.
-    pub mode: Mode,
+    /// The engine.
+    pub subject: &'static dyn Subject,
     /// What is broken below the engine.
     pub sabotage: Option<Sabotage>,
     /// What is broken above it.
@@ -46,15 +28,19 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// The engine as it is.
+    /// The files engine as it is.
     pub fn honest(mode: Mode) -> Self {
-        Self { mode, sabotage: None, wrong: None }
+        let subject = match mode {
+            Mode::Record => FILES_RECORD,
+            Mode::Group => FILES_GROUP,
+        };
+        Self { subject, sabotage: None, wrong: None }
     }
 
     /// The same with its defects taken out, for looking at what the broken one left.
     #[must_use]
     pub fn mended(self) -> Self {
-        Self::honest(self.mode)
+        Self { sabotage: None, wrong: None, ..self }
     }
 
     /// The world of one process, with what is broken in it.
@@ -73,27 +59,20 @@ impl Setup {
         }
     }
 
-    fn options(self) -> InitOptions {
-        let valid = "constants in range";
-        InitOptions {
-            shards: ringfence_model::ShardCount::new(SHARDS).expect(valid),
-            work_shards: ringfence_model::ShardCount::new(2).expect(valid),
-            ttl: ttl(TTL_SECONDS),
-            durability: self.mode.durability(),
-        }
+    /// What a crash may leave of a group.
+    pub fn mode(self) -> Mode {
+        self.subject.mode()
     }
 
     /// Makes the table, or opens it if it is there.
-    pub fn init(self, world: &World) -> Result<FilesEngine, String> {
-        FilesEngine::init(world, &root(), &self.options()).map_err(|error| error.to_string())?;
-        open(world)
+    pub fn init(self, world: &World) -> Result<Box<dyn Table>, String> {
+        self.subject.init(world)
     }
-}
 
-/// Opens the table; file syncs one after the other, so that no thread escapes the scheduler.
-pub fn open(world: &World) -> Result<FilesEngine, String> {
-    let tuning = Tuning { sync_width: 1, ..Tuning::default() };
-    FilesEngine::open(world, &root(), tuning).map_err(|error| error.to_string())
+    /// Opens the table.
+    pub fn open(self, world: &World) -> Result<Box<dyn Table>, String> {
+        self.subject.open(world)
+    }
 }
 
 /// An empty disk on which a table can be made.
@@ -108,14 +87,10 @@ pub fn root() -> PathBuf {
     PathBuf::from("/t/table")
 }
 
-/// Where a target's record is.
-pub fn record_path(key: Key) -> PathBuf {
-    let shards = ringfence_model::ShardCount::new(SHARDS).expect("in range");
-    root().join(key.id.shard(shards).to_string()).join(format!("{}.json", key.id))
-}
-
 /// Shards of the target table.
 pub const SHARDS: u16 = 3;
+/// Shards of the work table.
+pub const WORK_SHARDS: u16 = 2;
 /// The table's ttl.
 pub const TTL_SECONDS: f64 = 10.0;
 /// Longer than any ttl in use.

@@ -1,12 +1,12 @@
 //! Every crash point of every verb, within the limits of a test run.
 
-use ringfence_sim::case::{ACTS, Case, Shape};
+use ringfence_sim::case::{Act, Case, Shape};
 use ringfence_sim::exhaustive::{Limits, Report, explore};
 use ringfence_sim::setup::{Mode, Setup};
 
 fn all(mode: Mode) -> Report {
     let mut total = Report::default();
-    for act in ACTS {
+    for &act in Setup::honest(mode).subject.acts() {
         let shapes = if act.has_shape() { vec![(1, 1), (2, 1), (3, 2)] } else { vec![(2, 2)] };
         for (members, shards) in shapes {
             let case = Case { act, shape: Shape { members, shards } };
@@ -29,4 +29,20 @@ fn no_crash_point_of_any_verb_breaks_a_record() {
 fn no_crash_point_of_any_verb_breaks_a_group() {
     let report = all(Mode::Group);
     assert!(report.distinct > 1000, "{report:?}");
+}
+
+/// Every call of a call fails by itself, and from each on all of them, and then comes the crash.
+#[test]
+fn no_crash_after_a_failure_breaks_anything() {
+    let limits = Limits { failures: true, depth2: 1, ..Limits::quick() };
+    for mode in [Mode::Record, Mode::Group] {
+        for act in [Act::Claim, Act::Heartbeat, Act::Release] {
+            for (members, shards) in [(1, 1), (2, 2)] {
+                let case = Case { act, shape: Shape { members, shards } };
+                let report = explore(case, Setup::honest(mode), limits);
+                assert_eq!(report.violations, [] as [String; 0], "{mode:?} {case}");
+                assert!(report.points > 20, "{mode:?} {case}: {report:?}");
+            }
+        }
+    }
 }

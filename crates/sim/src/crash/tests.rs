@@ -186,9 +186,9 @@ fn a_long_write_loses_its_beginning_its_end_or_any_one_sector_within_bounds() {
 }
 
 #[test]
-fn temporaries_are_left_all_or_none_where_nobody_asks_for_more() {
+fn temporaries_and_lock_files_are_left_all_or_none_where_nobody_asks_for_more() {
     let mut disk = Disk::default();
-    for name in ["/a.tmp", "/b.tmp", "/c.tmp", "/d"] {
+    for name in ["/a.tmp", "/b.lock", "/c.tmp", "/d"] {
         disk.create(Path::new(name), 0o600, 0.0).unwrap();
     }
     disk.unlink(Path::new("/c.tmp")).unwrap();

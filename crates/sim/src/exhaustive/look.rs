@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ringfence_files::{FilesEngine, Finding};
 use ringfence_model::field::Fields;
 use ringfence_model::{Fence, Key, Token, WorkStatus};
 
@@ -11,8 +10,12 @@ use crate::case::{Act, verbs};
 use crate::disk::Disk;
 use crate::history::{Fate, History, State};
 use crate::machine::Machine;
-use crate::setup::{LONG, Mode, read_all, root};
+use crate::setup::{LONG, Mode, read_all};
+use crate::subject::{Oddity, Table};
 use crate::verbs::{group, request, work};
+
+/// A disk's digest, and whether what is expected of it was acknowledged, restored, retried.
+pub(super) type DiskKey = (u64, bool, bool, bool);
 
 /// What must be found.
 #[derive(Clone, Debug)]
@@ -32,6 +35,11 @@ pub(super) struct Expected {
 }
 
 impl Expected {
+    /// What tells two disks apart, and what is expected of them.
+    pub(super) fn key(&self, disk: &Disk) -> DiskKey {
+        (disk.digest(), self.acknowledged, self.restored, self.retried)
+    }
+
     /// The records whose new state is not the old one.
     pub(super) fn changes(self, old: &BTreeMap<Key, State>) -> BTreeMap<Key, State> {
         let mut new = self.new;
@@ -45,30 +53,28 @@ impl Explorer<'_> {
     pub(super) fn look(
         &self,
         machine: &Machine,
-        engine: &FilesEngine,
+        engine: &dyn Table,
         expected: &Expected,
     ) -> Result<(), String> {
         let found: BTreeMap<Key, State> = read_all(engine)?.into_iter().collect();
         self.compare(&found, expected)?;
         self.meets_what_was_read(machine, engine, &found)?;
+        if self.case.act == Act::MakeShard {
+            // What somebody removed, an operator must have made again before anybody goes on.
+            engine.tidy()?;
+        }
         self.next_calls(machine, engine, &found, expected)?;
-        let report = engine.check().map_err(|error| error.to_string())?;
-        for finding in &report.findings {
-            match finding {
-                Finding::Temporary(_) => {}
-                Finding::Intent { .. } if self.setup.mode == Mode::Group => {}
+        for oddity in engine.oddities()? {
+            match oddity {
+                Oddity::Temporary(_) => {}
+                Oddity::Unfinished if self.setup.mode() == Mode::Group => {}
                 other => return Err(format!("check finds {other:?}")),
             }
         }
         // Repair removes what a killed writer left.
-        let repaired = engine.repair().map_err(|error| format!("repair: {error}"))?;
-        let left = engine.check().map_err(|error| error.to_string())?;
-        let odd = left.findings.iter().find(|finding| match finding {
-            Finding::Temporary(path) => !path.to_string_lossy().contains(".probe-"),
-            _ => true,
-        });
-        match odd {
-            Some(finding) => Err(format!("repair left {finding:?} and removed {repaired:?}")),
+        engine.tidy()?;
+        match engine.oddities()?.iter().find(|oddity| !oddity.may_stay()) {
+            Some(oddity) => Err(format!("repair left {oddity:?}")),
             None => Ok(()),
         }
     }
@@ -77,7 +83,7 @@ impl Explorer<'_> {
     fn meets_what_was_read(
         &self,
         machine: &Machine,
-        engine: &FilesEngine,
+        engine: &dyn Table,
         found: &BTreeMap<Key, State>,
     ) -> Result<(), String> {
         Self::meet(machine, engine, &self.ready.numbers);
@@ -87,7 +93,7 @@ impl Explorer<'_> {
     }
 
     /// Meets every member and changes none: no such token was ever granted.
-    pub(super) fn meet(machine: &Machine, engine: &FilesEngine, numbers: &[u64]) {
+    pub(super) fn meet(machine: &Machine, engine: &dyn Table, numbers: &[u64]) {
         let history = History::default();
         let verbs = verbs("finder", machine, &history, engine, None);
         let stale = Token::new("nobody's").expect("a token");
@@ -125,7 +131,7 @@ impl Explorer<'_> {
                 return Err(format!("the record {key:?} is neither old nor new"));
             }
         }
-        if self.setup.mode == Mode::Group {
+        if self.setup.mode() == Mode::Group {
             for unit in &expected.units {
                 let changed: Vec<&Key> = unit
                     .iter()
@@ -145,7 +151,7 @@ impl Explorer<'_> {
     fn next_calls(
         &self,
         machine: &Machine,
-        engine: &FilesEngine,
+        engine: &dyn Table,
         found: &BTreeMap<Key, State>,
         expected: &Expected,
     ) -> Result<(), String> {
@@ -183,17 +189,17 @@ impl Explorer<'_> {
         if forced != Fate::Done {
             return Err(format!("a force-release ended as {forced:?}"));
         }
-        Self::audit(machine, &token, "the next")?;
+        self.audit(machine, &token, "the next")?;
         let acknowledged = self.case.act == Act::ForceRelease && expected.acknowledged;
         match (&self.ready.token, acknowledged) {
-            (Some(token), true) => Self::audit(machine, token, "an acknowledged"),
+            (Some(token), true) => self.audit(machine, token, "an acknowledged"),
             _ => Ok(()),
         }
     }
 
     /// Every acknowledged force-release has a line of its own that can be read.
-    fn audit(machine: &Machine, token: &Token, which: &str) -> Result<(), String> {
-        let bytes = machine.disk().file(&root().join("audit.log")).unwrap_or_default();
+    fn audit(&self, machine: &Machine, token: &Token, which: &str) -> Result<(), String> {
+        let bytes = self.setup.subject.audit(&machine.disk());
         let told = bytes.split(|byte| *byte == b'\n').any(|line| {
             let is_json = Fields::parse(line).is_ok();
             is_json && String::from_utf8_lossy(line).contains(token.as_str())

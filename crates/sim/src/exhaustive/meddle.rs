@@ -10,7 +10,8 @@ use super::look::Expected;
 use crate::disk::Disk;
 use crate::history::State;
 use crate::machine::{Machine, Point, has_intent};
-use crate::setup::{Mode, read_all, record_path, root, target};
+use crate::setup::{Mode, read_all, target};
+use crate::subject::record_path;
 
 /// A record of another program: its token has no fence.
 fn strange_record(number: u64) -> String {
@@ -42,7 +43,7 @@ impl Explorer<'_> {
         let &[first, _, ..] = self.ready.numbers.as_slice() else { return };
         let touched = expected.old.get(&Key::target(target(first)))
             != expected.new.get(&Key::target(target(first)));
-        if self.setup.mode == Mode::Record
+        if self.setup.mode() == Mode::Record
             || !touched
             || !has_intent(&point.disk, beginning_of(first))
         {
@@ -68,19 +69,19 @@ impl Explorer<'_> {
         let temp = path.with_extension("stranger.tmp");
         steps::durable_replace(&*later.world(0).fs, &temp, &path, line.as_bytes(), 0o600)
             .expect("a quiet host");
-        Self::meet(&later, &engine, &self.ready.numbers);
-        Self::meet(&later, &engine, &self.ready.others);
+        Self::meet(&later, &*engine, &self.ready.numbers);
+        Self::meet(&later, &*engine, &self.ready.others);
         if later.disk().file(&path).as_deref() != Some(line.as_bytes()) {
             return Err("recovery wrote over what is neither image".into());
         }
-        let audit = later.disk().file(&root().join("audit.log")).unwrap_or_default();
+        let audit = self.setup.subject.audit(&later.disk());
         if !String::from_utf8_lossy(&audit).contains("left-alone") {
             return Err("nobody was told of a record that was left alone".into());
         }
         if has_intent(&later.disk(), beginning_of(first)) {
             return Err("the intent still stands after it was met".into());
         }
-        let found: BTreeMap<Key, State> = read_all(&engine)?.into_iter().collect();
+        let found: BTreeMap<Key, State> = read_all(&*engine)?.into_iter().collect();
         // The others are of one state all the same.
         let mut others = expected.clone();
         let stranger = Key::target(target(first));

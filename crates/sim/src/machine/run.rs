@@ -53,7 +53,9 @@ impl Machine {
             core.free_locks(proc);
             let ending = match ended {
                 Err(payload) if payload.is::<Killed>() => {
-                    let delay = Duration::from_micros(core.rng.between(1, 20_000_000));
+                    // At once, as all do when a host boots, or after a while.
+                    let longest = [5_000, 20_000_000][core.rng.index(2)];
+                    let delay = Duration::from_micros(core.rng.between(1, longest));
                     let again = core.now + delay;
                     let me = &mut core.procs[proc];
                     me.dead = false;

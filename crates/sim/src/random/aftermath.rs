@@ -1,14 +1,14 @@
 //! After everybody has stopped.
 
 use ringfence_engine::Engine;
-use ringfence_files::{FilesEngine, Finding};
 use ringfence_model::{Key, WorkStatus};
 
 use super::{ITEMS, Plan};
 use crate::check::Findings;
 use crate::history::{Caller, Fate, History, State};
 use crate::machine::Machine;
-use crate::setup::{LONG, open, read_all};
+use crate::setup::{LONG, read_all};
+use crate::subject::{Oddity, Table};
 use crate::verbs::{Verbs, request, work};
 
 /// After everybody has stopped: the table opens, what has run out can be claimed, nothing is left.
@@ -22,14 +22,14 @@ pub(super) fn aftermath(
     if held > 0 {
         findings.wrong(format!("{held} kernel locks are held by nobody"));
     }
-    let engine = match open(&machine.world(0)) {
+    let engine = match plan.setup.open(&machine.world(0)) {
         Ok(engine) => engine,
         Err(error) => {
             findings.wrong(format!("at last, the table does not open: {error}"));
             return None;
         }
     };
-    let last = match read_all(&engine) {
+    let last = match read_all(&*engine) {
         Ok(last) => last,
         Err(error) => {
             findings.wrong(format!("at last, the table does not read: {error}"));
@@ -45,11 +45,11 @@ pub(super) fn aftermath(
     let later = machine.later(machine.disk(), false);
     later.advance(LONG * 24 * 365);
     later.set_skew(0);
-    match open(&later.world(0)) {
-        Ok(engine) => claim_all(plan, &later, &engine, &last, findings),
+    match plan.setup.open(&later.world(0)) {
+        Ok(engine) => claim_all(plan, &later, &*engine, &last, findings),
         Err(error) => findings.wrong(format!("much later, the table does not open: {error}")),
     }
-    if let Err(error) = tidy(&engine, struck || !machine.cuts().is_empty() || plan.chaos.kills()) {
+    if let Err(error) = tidy(&*engine, struck || !machine.cuts().is_empty() || plan.chaos.kills()) {
         findings.wrong(error);
     }
     Some(last)
@@ -88,20 +88,14 @@ fn claim_all(
 }
 
 /// Only lock files stay behind, and what killed writers left, which repair removes.
-fn tidy(engine: &FilesEngine, excused: bool) -> Result<(), String> {
-    let report = engine.check().map_err(|error| error.to_string())?;
-    for finding in &report.findings {
-        match finding {
-            Finding::Temporary(_) if excused => {}
+fn tidy(engine: &dyn Table, excused: bool) -> Result<(), String> {
+    for oddity in engine.oddities()? {
+        match oddity {
+            Oddity::Temporary(_) if excused => {}
             other => return Err(format!("at last, check finds {other:?}")),
         }
     }
-    engine.repair().map_err(|error| error.to_string())?;
-    let report = engine.check().map_err(|error| error.to_string())?;
-    let odd = report.findings.iter().find(|finding| match finding {
-        // A probe that was killed leaves its directory; nobody removes it.
-        Finding::Temporary(path) => !path.to_string_lossy().contains(".probe-"),
-        _ => true,
-    });
-    odd.map_or(Ok(()), |finding| Err(format!("repair leaves {finding:?}")))
+    engine.tidy()?;
+    let odd = engine.oddities()?.into_iter().find(|oddity| !oddity.may_stay());
+    odd.map_or(Ok(()), |oddity| Err(format!("repair leaves {oddity:?}")))
 }

@@ -5,14 +5,13 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use ringfence_env::World;
-use ringfence_files::FilesEngine;
 use ringfence_model::{Key, Token, WorkStatus};
 
 use super::{Held, ITEMS, Plan, Shared};
 use crate::history::{Caller, Fate, History, State};
 use crate::machine::Machine;
 use crate::rng::Rng;
-use crate::setup::open;
+use crate::subject::Table;
 use crate::verbs::{Verbs, group, keys, manifest, request, work};
 
 /// A simulated process.
@@ -28,7 +27,7 @@ impl Coordinator {
     pub(super) fn live(&self, world: &World, life: u32) {
         let mut rng = Rng::new(self.plan.seed).fork(1000 + self.proc as u64 * 64 + u64::from(life));
         let world = self.plan.setup.spoil(world.clone(), self.proc);
-        let Some(engine) = Self::open(&world, &mut rng) else { return };
+        let Some(engine) = self.open(&world, &mut rng) else { return };
         // Half of those that restart remember what they held: zombies, or careful ones.
         if rng.chance(500_000) {
             self.held(Held::clear);
@@ -39,7 +38,7 @@ impl Coordinator {
                 machine: &self.machine,
                 proc: self.proc,
                 history: &self.history,
-                engine: &engine,
+                engine: &*engine,
                 patience: self.plan.patience,
             };
             let verbs = Verbs { caller, name: &name, wrong: self.plan.setup.wrong };
@@ -53,9 +52,9 @@ impl Coordinator {
         left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
     }
 
-    fn open(world: &World, rng: &mut Rng) -> Option<FilesEngine> {
+    fn open(&self, world: &World, rng: &mut Rng) -> Option<Box<dyn Table>> {
         for _ in 0..100 {
-            match open(world) {
+            match self.plan.setup.open(world) {
                 Ok(engine) => return Some(engine),
                 Err(_) => world.clock.sleep(Duration::from_millis(rng.between(1, 2000))),
             }

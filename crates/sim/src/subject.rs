@@ -1,0 +1,75 @@
+//! What is under test, as far as the crash points and the random runs need to know it.
+//!
+//! Everything else goes through [`Engine`]. An engine of another kind is one more [`Subject`]; the
+//! canaries of [`crate::sabotage`] and what [`crate::machine`] sees of intents are the files engine's.
+
+mod files;
+
+use std::fmt;
+use std::path::PathBuf;
+
+use ringfence_engine::Engine;
+use ringfence_env::World;
+use ringfence_model::Key;
+
+use crate::case::Act;
+use crate::disk::Disk;
+pub use files::{FILES_GROUP, FILES_RECORD, audit_path, record_path};
+
+/// What a crash may leave of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Each record is old or new; the group may be part old, part new (F325 as it stands).
+    Record,
+    /// The group is wholly old or wholly new once somebody has met it.
+    Group,
+}
+
+/// A way to keep a table.
+pub trait Subject: Sync + fmt::Debug {
+    /// What a crash may leave.
+    fn mode(&self) -> Mode;
+
+    /// Makes the table, or opens it if it is there.
+    fn init(&self, world: &World) -> Result<Box<dyn Table>, String>;
+
+    /// Opens the table as one process does. Nothing that it does may leave the process's thread.
+    fn open(&self, world: &World) -> Result<Box<dyn Table>, String>;
+
+    /// The acts whose crash points are tried.
+    fn acts(&self) -> &'static [Act];
+
+    /// The audit lines on a disk.
+    fn audit(&self, disk: &Disk) -> Vec<u8>;
+
+    /// The bytes that stand for a record, whatever was decided about it; `None` if the engine has no
+    /// such thing as a record by itself. Empty if it is absent.
+    fn stored(&self, disk: &Disk, key: Key) -> Option<Vec<u8>>;
+}
+
+/// An open table.
+pub trait Table: Engine {
+    /// What a check finds.
+    fn oddities(&self) -> Result<Vec<Oddity>, String>;
+
+    /// Removes what a killed process left.
+    fn tidy(&self) -> Result<(), String>;
+}
+
+/// Something that a check found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Oddity {
+    /// A temporary that nobody needs.
+    Temporary(PathBuf),
+    /// A group that waits to be finished.
+    Unfinished,
+    /// Anything else; nothing else may be there.
+    Other(String),
+}
+
+impl Oddity {
+    /// Whether it may stay after a repair: a probe that was killed leaves its directory.
+    pub fn may_stay(&self) -> bool {
+        matches!(self, Self::Temporary(path) if path.to_string_lossy().contains(".probe-"))
+    }
+}
