@@ -10,7 +10,9 @@
 
 mod answers;
 mod arguments;
+mod cases;
 mod crash;
+mod namespaces;
 mod race;
 mod readers;
 mod run;

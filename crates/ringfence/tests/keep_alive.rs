@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use ringfence::{Claim, KeepAlive, KeepAliveOptions, LostReason};
+use ringfence::{Claim, Durability, KeepAlive, KeepAliveOptions, LostReason};
 use ringfence_env::fault::{Call, Effect, When};
 
 use crate::support::{Bed, FakeClock, group, ttl};
@@ -102,20 +102,23 @@ fn a_lease_that_was_taken_away_is_lost_at_the_next_renewal() {
 /// B35: the monotonic clock stands still while the machine sleeps; the lease does not.
 #[test]
 fn b35_after_a_suspend_past_expiry_the_lease_is_lost_before_any_further_renewal() {
-    let clock = FakeClock::new();
-    let bed = Bed::with_clock(&clock);
-    let table = bed.store.targets();
-    let lease = table.claim(&group(&[1]), &Claim::by("a").unwrap().ttl(ttl(60.0))).unwrap();
-    let keep = KeepAlive::start(lease, KeepAliveOptions::default()).unwrap();
-    clock.pass(Duration::from_secs(1));
-    assert!(!keep.is_lost());
-    let writes = bed.fs.count(Call::Rename);
-    clock.suspend(Duration::from_secs(600));
-    assert!(keep.is_lost(), "at once, by whoever asks: K4");
-    assert_eq!(keep.status().lost, Some(LostReason::RanOut));
-    std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(bed.fs.count(Call::Rename), writes, "no renewal after it ran out");
-    drop(keep.stop());
+    for durability in [Durability::Group, Durability::Record] {
+        let clock = FakeClock::new();
+        let bed = Bed::of(durability, &clock);
+        let table = bed.store.targets();
+        let claim = Claim::by("a").unwrap().ttl(ttl(60.0));
+        let lease = table.claim(&group(&[1, 2]), &claim).unwrap();
+        let keep = KeepAlive::start(lease, KeepAliveOptions::default()).unwrap();
+        clock.pass(Duration::from_secs(1));
+        assert!(!keep.is_lost(), "{durability:?}");
+        let writes = bed.fs.count(Call::Rename);
+        clock.suspend(Duration::from_secs(600));
+        assert!(keep.is_lost(), "{durability:?}: at once, by whoever asks: K4");
+        assert_eq!(keep.status().lost, Some(LostReason::RanOut));
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(bed.fs.count(Call::Rename), writes, "no renewal after it ran out");
+        drop(keep.stop());
+    }
 }
 
 /// K4: the truth is told even while a renewal hangs.

@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ringfence::{InitOptions, Store, TargetGroup, Timestamp, Ttl, World};
+use ringfence::{Durability, InitOptions, Store, TargetGroup, Timestamp, Ttl, World};
 use ringfence_env::Clock;
 use ringfence_env::fault::FaultFs;
 
@@ -23,10 +23,20 @@ impl Bed {
         Self::with_world(&World::system().with_clock(Arc::new(clock.clone())))
     }
 
+    /// The same for a table of either durability.
+    pub(crate) fn of(durability: Durability, clock: &FakeClock) -> Self {
+        let world = World::system().with_clock(Arc::new(clock.clone()));
+        Self::made(&world, &InitOptions { durability, ..InitOptions::default() })
+    }
+
     fn with_world(world: &World) -> Self {
+        Self::made(world, &InitOptions::default())
+    }
+
+    fn made(world: &World, options: &InitOptions) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
-        Store::init(&path, &InitOptions::default()).unwrap();
+        Store::init(&path, options).unwrap();
         let fs = FaultFs::new(world.fs.clone());
         let store = Store::open_in(&world.with_fs(Arc::new(fs.clone())), &path).unwrap();
         Self { _dir: dir, path, fs, store }

@@ -327,29 +327,88 @@ fn a_failure_while_putting_back_is_unknown_and_names_exactly_the_members_that_ma
     assert!(unknown > 200, "{unknown} unknown outcomes");
 }
 
+/// The same where an intent decides: what is not known is finished by whoever comes next.
+#[test]
+fn two_failures_in_a_table_of_groups_are_told_and_the_next_one_makes_the_group_whole() {
+    let mut unknown = 0;
+    for verb in [Verb::Claim, Verb::TakeOver, Verb::Heartbeat, Verb::Release] {
+        let mut bench = Bench::new(verb, SERIAL, Durability::Group);
+        bench.call(verb).unwrap();
+        let calls = bench.trace.lock().unwrap().clone();
+        bench.table.reset(&bench.base);
+        let slot = |path: &PathBuf| path.extension().is_some_and(|end| end == "slot");
+        let mutates = |(call, path): &(Call, PathBuf)| match call {
+            Call::Rename | Call::Unlink | Call::SyncDir => true,
+            Call::Write | Call::SyncFile => slot(path),
+            _ => false,
+        };
+        let positions: Vec<u64> =
+            (1u64..).zip(&calls).filter(|(_, call)| mutates(call)).map(|(nth, _)| nth).collect();
+        assert!(positions.len() >= 11 + 4, "with the intent and its retirement: {positions:?}");
+        for first in positions {
+            for second in first + 1.. {
+                let context = format!("{verb:?}, calls {first} and {second}");
+                bench.table.fs.arm(When::Nth(first), Effect::Errno(libc_errno::EIO));
+                bench.table.fs.arm(When::Nth(second), Effect::Errno(libc_errno::ENOSPC));
+                let ended = bench.call(verb);
+                let fired = bench.table.fs.fired();
+                bench.table.fs.disarm();
+                assert_no_lock_is_held(bench.table.root());
+                let changed = bench.changed();
+                match &ended {
+                    Ok(()) => panic!("{context}: success"),
+                    Err(Failure::Unknown { members, .. }) => {
+                        unknown += 1;
+                        for path in &changed {
+                            assert!(members.contains(path), "{context}: {path} is not named");
+                        }
+                    }
+                    Err(failure) => {
+                        assert_eq!(changed, Vec::<String>::new(), "{context}: {failure:?}");
+                    }
+                }
+                for path in temps(bench.table.root()) {
+                    std::fs::remove_file(path).unwrap();
+                }
+                bench.finish_by_another(&context);
+                bench.table.reset(&bench.base);
+                if fired < 2 {
+                    break;
+                }
+            }
+        }
+    }
+    assert!(unknown > 200, "{unknown} unknown outcomes");
+}
+
+fn in_both<const N: usize>(verbs: [Verb; N]) -> impl Iterator<Item = (Verb, Durability)> {
+    let both = |verb| [Durability::Record, Durability::Group].map(|durability| (verb, durability));
+    verbs.into_iter().flat_map(both)
+}
+
 #[test]
 fn writes_of_one_byte_at_a_time_store_the_same_records() {
-    for verb in VERBS {
-        let mut bench = Bench::new(verb, SERIAL, Durability::Record);
+    for (verb, durability) in in_both(VERBS) {
+        let mut bench = Bench::new(verb, SERIAL, durability);
         bench.table.fs.arm(When::From(1), Effect::ShortWrite(1));
         bench.call(verb).unwrap();
         let fired = bench.table.fs.fired();
         bench.table.fs.disarm();
         assert!(verb == Verb::Heartbeat || verb == Verb::Release || fired > 100, "{fired}");
-        bench.assert_done(verb, &format!("{verb:?}"));
+        bench.assert_done(verb, &format!("{verb:?}, {durability:?}"));
     }
 }
 
 #[test]
 fn overlapped_syncs_fail_and_put_back_like_serial_ones() {
     let tuning = Tuning { sync_width: 16, ..SERIAL };
-    for verb in [Verb::Claim, Verb::TakeOver, Verb::Heartbeat] {
-        let mut bench = Bench::new(verb, tuning, Durability::Record);
+    for (verb, durability) in in_both([Verb::Claim, Verb::TakeOver, Verb::Heartbeat]) {
+        let mut bench = Bench::new(verb, tuning, durability);
         for (kind, count) in
             [(Call::SyncFile, 8), (Call::Write, 8), (Call::Rename, 8), (Call::SyncDir, 3)]
         {
             for nth in 1..=count {
-                let context = format!("{verb:?}, {kind:?} {nth}");
+                let context = format!("{durability:?}, {verb:?}, {kind:?} {nth}");
                 bench.table.fs.arm(When::NthOf(kind, nth), Effect::Errno(libc_errno::EIO));
                 let ended = bench.call(verb);
                 assert_eq!(bench.table.fs.fired(), 1, "{context}");
