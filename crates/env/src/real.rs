@@ -180,7 +180,10 @@ impl Fs for RealFs {
     fn open_write(&self, path: &Path, how: OpenWrite, mode: u32) -> io::Result<Box<dyn WriteFile>> {
         let flags = OFlags::WRONLY | OFlags::NONBLOCK;
         let fd = match how {
-            OpenWrite::CreateNew => create(path, flags, mode)?,
+            // What was just made is a regular file: a second look could only fail, and leave it behind.
+            OpenWrite::CreateNew => {
+                return Ok(Box::new(RealFile(File::from(create(path, flags, mode)?))));
+            }
             OpenWrite::Append => open_or_create(path, flags | OFlags::APPEND, mode)?,
             OpenWrite::Overwrite => open_or_create(path, flags, mode)?,
         };
