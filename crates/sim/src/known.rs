@@ -13,10 +13,6 @@ pub struct Known {
 
 /// Every known defect.
 pub const KNOWN: &[Known] = &[
-    Known {
-        name: "a shard directory that a dead process made is used before it is durable",
-        signs: &["MakeShard", "the same call again", "an acknowledged state"],
-    },
     // The writer's directory sync failed and so did its abort mark, so the new state stays decided.
     // Whoever recovers finds the record as decided, syncs its directory and retires the intent; but a
     // sync that succeeds says nothing about what an earlier one failed on.
