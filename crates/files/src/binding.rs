@@ -33,31 +33,34 @@ const KEEPS_NUMBERS: [&str; 14] = [
 pub(crate) struct Binding {
     inode: u64,
     born: Option<u64>,
-    root: u64,
+    root: Option<u64>,
 }
 
 impl Binding {
     /// That of an open file in `root`; `None` where nothing is bound.
     pub(crate) fn of(world: &World, root: &Path, file: &dyn WriteFile) -> io::Result<Option<Self>> {
-        if !KEEPS_NUMBERS.contains(&&*world.fs.mount_type(root)?) {
+        let mount = world.fs.mount_type(root)?;
+        if !KEEPS_NUMBERS.contains(&&*mount) {
             return Ok(None);
         }
         let (Some(file), Some(root)) = (file.identity()?, world.fs.identity(root)?) else {
             return Ok(None);
         };
-        Ok(Some(Self { inode: file.inode, born: file.born, root: root.inode }))
+        // Directories of an overlay over several file systems may be numbered anew at each mount.
+        let root = (mount != "overlay").then_some(root.inode);
+        Ok(Some(Self { inode: file.inode, born: file.born, root }))
     }
 
     /// Takes it from the fields of a limit; one without any is not bound.
     pub(crate) fn take(fields: &mut Fields) -> Result<Option<Self>, RecordError> {
-        let born = fields.optional("born")?;
-        let (inode, root) = (fields.optional("inode")?, fields.optional("root")?);
-        Ok(inode.zip(root).map(|(inode, root)| Self { inode, born, root }))
+        let (born, root) = (fields.optional("born")?, fields.optional("root")?);
+        Ok(fields.optional("inode")?.map(|inode| Self { inode, born, root }))
     }
 
     /// The same as fields.
     pub(crate) fn fields(self) -> Vec<(&'static str, String)> {
-        let mut fields = vec![("inode", self.inode.to_string()), ("root", self.root.to_string())];
+        let mut fields = vec![("inode", self.inode.to_string())];
+        fields.extend(self.root.map(|root| ("root", root.to_string())));
         fields.extend(self.born.map(|born| ("born", born.to_string())));
         fields
     }
@@ -68,8 +71,9 @@ impl Binding {
             return Ok(true);
         };
         // A kernel that does not tell the birth may be followed by one that does.
-        let same_birth = self.born.zip(file.born).is_none_or(|(then, now)| then == now);
-        Ok(self.inode == file.inode && self.root == root.inode && same_birth)
+        let same = |then: Option<u64>, now| then.zip(now).is_none_or(|(then, now)| then == now);
+        let same_root = same(self.root, Some(root.inode));
+        Ok(self.inode == file.inode && same_root && same(self.born, file.born))
     }
 }
 
