@@ -24,6 +24,8 @@ pub(crate) fn of(
     }
     let answer = answer.unwrap_or(Value::Null);
     match code {
+        // The command's own exit code, and a word to people about the lease.
+        0 if case.expect == Expect::Run && ran.err.contains("was not released") => "not released",
         0 => {
             let other = |wanted: &Value| {
                 let (mut read, mut wanted) = (stable(&answer), stable(wanted));
