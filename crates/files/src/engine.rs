@@ -410,11 +410,11 @@ impl FilesEngine {
             return Moment::given(now);
         }
         let clock = &self.world.clock;
-        let boot =
-            self.world.host.boot.as_ref().map(|boot| BootMoment {
-                boot: boot.clone(),
-                seconds: clock.boottime().as_secs_f64(),
-            });
+        let boot = self.world.host.boot.as_ref().map(|boot| BootMoment {
+            boot: boot.clone(),
+            seconds: clock.boottime().as_secs_f64(),
+            gone: Vec::new(),
+        });
         Moment { wall: Timestamp::from_unix(clock.wall()), boot, store: None }
     }
 
@@ -423,7 +423,11 @@ impl FilesEngine {
         Writer {
             host: self.world.host.name.clone(),
             pid: std::process::id(),
-            boot: boot.map(|boot| WriterBoot { boot: boot.boot.clone(), seconds: boot.seconds }),
+            boot: boot.map(|boot| WriterBoot {
+                boot: boot.boot.clone(),
+                seconds: boot.seconds,
+                life: None,
+            }),
         }
     }
 

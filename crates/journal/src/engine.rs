@@ -13,12 +13,15 @@ use ringfence_model::{
 
 use crate::commit::{Ended, Planned, Progress};
 use crate::journal::Journal;
+use crate::lives::Life;
 use crate::replica::Replica;
 
 /// A table in one journal. Cheap to clone; every clone and every process may use it at once.
 #[derive(Clone, Debug)]
 pub struct JournalEngine {
     pub(crate) journal: Arc<Journal>,
+    /// What its leases are tied to.
+    pub(crate) life: Option<Arc<Life>>,
 }
 
 /// How often a decision is made again, whatever the patience, because others were faster.
@@ -67,13 +70,16 @@ impl Engine for JournalEngine {
         let mut replica = self.journal.replica();
         self.catch_up(&mut replica)?;
         let records = replica.space(space).map_err(|error| self.journal.read_error(error))?;
+        drop(replica);
         let entries = records.into_iter().map(|(key, record)| (key, Entry::Present(record)));
-        Ok(Scan {
-            moment: self.moment(now),
-            default_ttl: self.journal.meta.ttl,
-            entries: entries.collect(),
-            consistent: true,
-        })
+        let entries: Vec<_> = entries.collect();
+        let mut moment = self.moment(now);
+        if let Some(boot) = &mut moment.boot {
+            let own = self.life.as_ref().map(|life| &*life.id);
+            boot.gone = self.journal.gone_among(&entries, own);
+        }
+        let default_ttl = self.journal.meta.ttl;
+        Ok(Scan { moment, default_ttl, entries, consistent: true })
     }
 }
 
@@ -186,8 +192,12 @@ impl JournalEngine {
             let record = replica.get(key).map_err(|error| self.journal.read_error(error))?;
             Ok((key, record.map_or(Entry::Vacant, Entry::Present)))
         };
-        let entries = keys.iter().map(entry).collect::<Result<_, StorageError>>()?;
-        let moment = self.moment(now);
+        let entries = keys.iter().map(entry).collect::<Result<Vec<_>, StorageError>>()?;
+        let mut moment = self.moment(now);
+        if let Some(boot) = &mut moment.boot {
+            let own = self.life.as_ref().map(|life| &*life.id);
+            boot.gone = self.journal.gone_among(&entries, own);
+        }
         let writer = self.writer(now, &moment);
         Ok(View { moment, writer, default_ttl: self.journal.meta.ttl, entries })
     }
@@ -201,6 +211,7 @@ impl JournalEngine {
         let boot = world.host.boot.as_ref().map(|boot| BootMoment {
             boot: boot.clone(),
             seconds: world.clock.boottime().as_secs_f64(),
+            gone: Vec::new(),
         });
         Moment { wall: Timestamp::from_unix(world.clock.wall()), boot, store: None }
     }
@@ -210,7 +221,11 @@ impl JournalEngine {
         Writer {
             host: self.journal.world.host.name.clone(),
             pid: std::process::id(),
-            boot: boot.map(|boot| WriterBoot { boot: boot.boot.clone(), seconds: boot.seconds }),
+            boot: boot.map(|boot| WriterBoot {
+                boot: boot.boot.clone(),
+                seconds: boot.seconds,
+                life: self.life.as_ref().map(|life| life.id.clone()),
+            }),
         }
     }
 }

@@ -15,6 +15,7 @@ use ringfence_env::{Deadline, LockFd, LockMode, World};
 use crate::checkpoint::CheckpointError;
 use crate::hints::{APPEND, Hints, SYNC};
 use crate::layout::{FILE_MODE, Layout};
+use crate::lives::Ended;
 use crate::meta::TableMeta;
 use crate::replica::{ReadError, Replica, Tail};
 use crate::segment::Segments;
@@ -36,6 +37,8 @@ pub struct Journal {
     pub(crate) syncs: AtomicU64,
     /// The last segment that is known to be ready.
     pub(crate) ready: AtomicU64,
+    /// Lives that have ended, as far as this process has asked.
+    pub(crate) ended: Ended,
     /// Absent where the table was opened for reading.
     pub(crate) locks: Option<Locks>,
 }

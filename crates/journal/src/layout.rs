@@ -64,6 +64,16 @@ impl Layout {
         self.root.join("maintain.lock")
     }
 
+    /// Locked by the processes whose leases are tied to their lives.
+    pub fn lives(&self) -> PathBuf {
+        self.root.join("lives")
+    }
+
+    /// The file of one life.
+    pub fn life(&self, id: &str) -> PathBuf {
+        self.lives().join(format!("{id}.lock"))
+    }
+
     /// One line per force-release.
     pub fn audit(&self) -> PathBuf {
         self.root.join("audit.log")

@@ -35,6 +35,7 @@
 //! ROOT/journal.0 .1     the segments: frames after the checkpoint, in turn
 //! ROOT/hints            memory shared by the processes of one boot; never synced
 //! ROOT/*.lock           kernel locks: append, sync, maintain
+//! ROOT/lives/ID.lock    kept by a process as long as it lives, if leases are tied to that
 //! ROOT/audit.log        one line per force-release
 //! ```
 
@@ -49,6 +50,7 @@ pub mod frame;
 pub mod hints;
 pub mod journal;
 pub mod layout;
+pub mod lives;
 pub mod maintain;
 pub mod meta;
 pub mod open;

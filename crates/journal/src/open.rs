@@ -23,6 +23,7 @@ use crate::engine::JournalEngine;
 use crate::hints::{Hints, WORDS};
 use crate::journal::{Journal, Locks};
 use crate::layout::{FILE_MODE, Layout, SLOTS};
+use crate::lives::{Ended, Life};
 use crate::meta::{MetaError, TableMeta};
 use crate::replica::{ReadError, Replica};
 use crate::segment::{FIRST_FRAME, Segments};
@@ -150,9 +151,20 @@ impl JournalEngine {
             vouched: AtomicBool::new(false),
             syncs: AtomicU64::new(0),
             ready: AtomicU64::new(0),
+            ended: Ended::default(),
             locks,
         };
-        Ok(Self { journal: Arc::new(journal) })
+        Ok(Self { journal: Arc::new(journal), life: None })
+    }
+
+    /// A handle whose leases are tied to the life of this process: once it is gone they are over at
+    /// once, for everybody in the same PID namespace of the same boot, and by their ttl for others.
+    ///
+    /// A lease is tied by whoever renewed it last. The tie ends when the last clone of this handle is
+    /// dropped; what it still holds then counts as left behind by a process that is gone.
+    pub fn tied(&self) -> Result<Self, StorageError> {
+        let life = Some(Arc::new(Life::begin(&self.journal)?));
+        Ok(Self { journal: Arc::clone(&self.journal), life })
     }
 
     /// The table's directory.
@@ -211,6 +223,10 @@ fn make(world: &World, layout: &Layout, options: &InitOptions) -> Result<(), Ini
     checkpoint::write(&*world.fs, layout, table, &head, nothing)
         .map_err(|error| fail(io::Error::other(error.to_string())))?;
     Locks::open(world, layout).map_err(fail)?;
+    match world.fs.mkdir(&layout.lives(), DIR_MODE) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(fail(error)),
+        _ => {}
+    }
     let temp = layout.meta().with_extension("tmp");
     remove(world, &temp).map_err(fail)?;
     steps::durable_replace(&*world.fs, &temp, &layout.meta(), meta.to_line().as_bytes(), FILE_MODE)
@@ -226,7 +242,8 @@ fn remove(world: &World, path: &Path) -> io::Result<()> {
 
 /// A directory that is to become a table is empty, or was on its way to become one.
 fn survey(world: &World, layout: &Layout) -> Result<(), InitError> {
-    const OURS: [&str; 10] = [
+    const OURS: [&str; 11] = [
+        "lives",
         "journal.0",
         "journal.1",
         "hints",

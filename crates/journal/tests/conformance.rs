@@ -70,6 +70,10 @@ impl Testbed for TempJournal {
         for item in std::fs::read_dir(self.root()).unwrap() {
             let path = item.unwrap().path();
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() {
+                files.insert(name, format!("{:?}", std::fs::read_dir(&path).unwrap().count()));
+                continue;
+            }
             if path.extension().is_none_or(|kind| kind != "lock") && name != "hints" {
                 files.insert(name, std::fs::read(&path).unwrap().escape_ascii().to_string());
             }

@@ -92,6 +92,7 @@ fn no_leftovers(root: &Path) {
         "hints",
         "journal.0",
         "journal.1",
+        "lives",
         "maintain.lock",
         "sync.lock",
         "table.json",

@@ -104,6 +104,9 @@ pub struct BootMoment {
     pub boot: Arc<str>,
     /// Seconds since that boot.
     pub seconds: f64,
+    /// Lives of processes of this boot that are proven to have ended; see
+    /// [`WriterBoot::life`](crate::record::WriterBoot::life).
+    pub gone: Vec<Arc<str>>,
 }
 
 /// The moment at which a rule decides, as far as the clocks at hand can tell.
@@ -125,10 +128,14 @@ impl Moment {
 
     /// Whether a lease last renewed at `updated` by `writer` has run out.
     ///
-    /// The wall clock must say so. Where the record was last written in this boot of this host, the
+    /// It has if it is tied to the life of a process that is proven to be gone. Otherwise the wall
+    /// clock must say so. Where the record was last written in this boot of this host, the
     /// boot-time clock must agree; otherwise the store's clock must agree where it is known. Evidence
     /// from a boot-time clock that ran backwards is from another time namespace and is not used.
     pub fn is_expired(&self, updated: Timestamp, ttl: Ttl, writer: Option<&Writer>) -> bool {
+        if self.is_gone(writer) {
+            return true;
+        }
         let by = |now: f64, then: f64| now - then >= ttl.seconds();
         if !by(self.wall.seconds(), updated.seconds()) {
             return false;
@@ -145,6 +152,14 @@ impl Moment {
             && self.store.is_none()
             && self.age_since_boot_reading(writer).is_none()
             && self.is_expired(updated, ttl, writer)
+    }
+
+    /// Whether the process that last renewed a lease tied to its life is proven to be gone.
+    pub fn is_gone(&self, writer: Option<&Writer>) -> bool {
+        let (Some(here), Some(there)) = (&self.boot, writer.and_then(|w| w.boot.as_ref())) else {
+            return false;
+        };
+        here.boot == there.boot && there.life.as_ref().is_some_and(|life| here.gone.contains(life))
     }
 
     fn age_since_boot_reading(&self, writer: Option<&Writer>) -> Option<f64> {
@@ -183,11 +198,20 @@ mod tests {
     }
 
     fn writer(boot: &str, seconds: f64) -> Writer {
-        Writer { host: "h".into(), pid: 1, boot: Some(WriterBoot { boot: boot.into(), seconds }) }
+        tied(boot, seconds, None)
+    }
+
+    fn tied(boot: &str, seconds: f64, life: Option<&str>) -> Writer {
+        let (boot, life) = (boot.into(), life.map(Into::into));
+        Writer { host: "h".into(), pid: 1, boot: Some(WriterBoot { boot, seconds, life }) }
     }
 
     fn moment(wall: f64, boot: Option<(&str, f64)>, store: Option<f64>) -> Moment {
-        let boot = boot.map(|(id, seconds)| BootMoment { boot: id.into(), seconds });
+        let boot = boot.map(|(id, seconds)| BootMoment {
+            boot: id.into(),
+            seconds,
+            gone: vec!["dead".into()],
+        });
         Moment { wall: at(wall), boot, store: store.map(at) }
     }
 
@@ -212,6 +236,19 @@ mod tests {
         assert!(!moment(1059.999, None, None).is_expired(at(1000.0), ttl, None));
         assert!(moment(1060.0, None, None).is_expired(at(1000.0), ttl, None));
         assert!(!moment(10.0, None, None).is_expired(at(1000.0), ttl, None), "clock behind");
+    }
+
+    #[test]
+    fn a_lease_tied_to_a_process_that_is_gone_is_over_at_once_on_its_own_boot_only() {
+        let ttl = Ttl::from_seconds(60.0).unwrap();
+        let now = moment(1001.0, Some(("b1", 501.0)), None);
+        let over = |writer: &Writer| now.is_expired(at(1000.0), ttl, Some(writer));
+        assert!(over(&tied("b1", 500.0, Some("dead"))));
+        assert!(!over(&tied("b1", 500.0, Some("alive"))), "not proven");
+        assert!(!over(&tied("b1", 500.0, None)), "not tied");
+        assert!(!over(&tied("b2", 500.0, Some("dead"))), "of another boot");
+        let given = Moment::given(at(1001.0));
+        assert!(!given.is_expired(at(1000.0), ttl, Some(&tied("b1", 500.0, Some("dead")))));
     }
 
     #[test]

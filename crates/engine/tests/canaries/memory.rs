@@ -403,7 +403,11 @@ impl Memory {
         };
         let moment = self.moment(now);
         let boot = moment.boot.as_ref();
-        let boot = boot.map(|at| WriterBoot { boot: Arc::clone(&at.boot), seconds: at.seconds });
+        let boot = boot.map(|at| WriterBoot {
+            boot: Arc::clone(&at.boot),
+            seconds: at.seconds,
+            life: None,
+        });
         let writer = Writer { host: "here".into(), pid: std::process::id(), boot };
         let entries = keys.iter().map(entry).collect();
         View { moment, writer, default_ttl: default_ttl(), entries }
@@ -433,7 +437,11 @@ impl Memory {
         } else {
             SystemClock.wall() + self.ahead
         };
-        let boot = BootMoment { boot: "one boot".into(), seconds: since_boot.as_secs_f64() };
+        let boot = BootMoment {
+            boot: "one boot".into(),
+            seconds: since_boot.as_secs_f64(),
+            gone: Vec::new(),
+        };
         Moment {
             wall: Timestamp::from_unix(wall),
             boot: (!self.is(Flaw::WallOnly)).then_some(boot),

@@ -218,7 +218,7 @@ mod tests {
         for number in 1..=70_u64 {
             let key = Key::target(Target::new(number).unwrap());
             let own = r#""ringfence":{"fence":7,"ttl":30.5,"updated":100.25,"host":"h","pid":9,
-                "boot":"b","boottime":3.5,"primary":2},"#;
+                "boot":"b","boottime":3.5,"life":"l1","primary":2},"#;
             let (own, token) = match number % 3 {
                 0 => (own, format!("{:020}-{:032x}", 7, 0xabc)),
                 1 => ("", "opaque".to_owned()),

@@ -56,6 +56,7 @@ impl Body {
             out.option(writer.boot.as_ref(), |out, boot| {
                 out.text(&boot.boot);
                 out.f64(boot.seconds);
+                out.option(boot.life.as_deref(), Out::text);
             });
         });
         out.option(self.group.as_deref(), |out, group| {
@@ -77,7 +78,9 @@ impl Body {
         let writer = from.option(|from| {
             let (host, pid) = (from.text()?.into(), from.u32()?);
             let boot = from.option(|from| {
-                Ok(WriterBoot { boot: from.text()?.into(), seconds: from.f64()? })
+                let (boot, seconds) = (from.text()?.into(), from.f64()?);
+                let life = from.option(|from| Ok(from.text()?.into()))?;
+                Ok(WriterBoot { boot, seconds, life })
             })?;
             Ok(Writer { host, pid, boot })
         })?;

@@ -70,6 +70,9 @@ pub struct WriterBoot {
     pub boot: Arc<str>,
     /// Seconds since that boot.
     pub seconds: f64,
+    /// Names the kernel lock that the process keeps as long as it lives, if its leases are tied to
+    /// its life.
+    pub life: Option<Arc<str>>,
 }
 
 /// How often a record was taken over.
@@ -173,11 +176,12 @@ fn read_writer(own: &mut Fields, updated: Timestamp) -> Result<Option<Writer>, R
     let pid: Option<u64> = own.optional("pid")?;
     let boot: Option<Arc<str>> = own.optional("boot")?;
     let seconds: Option<f64> = own.optional("boottime")?;
+    let life: Option<Arc<str>> = own.optional("life")?;
     let at: Option<f64> = own.optional("updated")?;
     // A heartbeat of another program moves `updated` only: our clock reading no longer belongs to it.
     let same = at.is_some_and(|at| at.to_bits() == updated.seconds().to_bits());
     let boot = match (boot, seconds) {
-        (Some(boot), Some(seconds)) if same => Some(WriterBoot { boot, seconds }),
+        (Some(boot), Some(seconds)) if same => Some(WriterBoot { boot, seconds, life }),
         _ => None,
     };
     let pid = pid.and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0);
@@ -226,6 +230,9 @@ fn write_own(holder: &Holder, mut own: BTreeMap<&'static str, String>) -> Option
         if let Some(boot) = &writer.boot {
             own.insert("boot", quoted(&boot.boot));
             own.insert("boottime", float(boot.seconds));
+            if let Some(life) = &boot.life {
+                own.insert("life", quoted(life));
+            }
         }
     }
     Some(json::object_line(&own).trim_end().to_owned())

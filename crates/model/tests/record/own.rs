@@ -30,6 +30,7 @@ fn holder() -> Holder {
             boot: Some(WriterBoot {
                 boot: "0b3f2a52-6d1c-4a7e-9a55-0d3f0e3c9b11".into(),
                 seconds: 8_123.456_789,
+                life: None,
             }),
         }),
     }

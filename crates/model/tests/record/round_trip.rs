@@ -63,7 +63,12 @@ fn any_writer() -> impl Strategy<Value = Writer> {
         0.0..1e9,
         any::<u64>().prop_map(f64::from_bits).prop_filter("finite", |seconds| seconds.is_finite()),
     ];
-    let boot = (any_text(), seconds).prop_map(|(boot, seconds)| WriterBoot { boot, seconds });
+    let life = proptest::option::of(any_text());
+    let boot = (any_text(), seconds, life).prop_map(|(boot, seconds, life)| WriterBoot {
+        boot,
+        seconds,
+        life,
+    });
     (any_text(), any::<u32>(), prop::option::of(boot)).prop_map(|(host, pid, boot)| Writer {
         host,
         pid,

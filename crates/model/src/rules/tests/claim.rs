@@ -214,7 +214,7 @@ fn a_damaged_member_is_held_and_named_beside_the_conflicts() {
 
 #[test]
 fn b38_a_contender_whose_wall_clock_jumped_ahead_takes_nothing() {
-    let boot = |seconds| Some(WriterBoot { boot: "boot-1".into(), seconds });
+    let boot = |seconds| Some(WriterBoot { boot: "boot-1".into(), seconds, life: None });
     let mut table = Table::new();
     table.writer.boot = boot(500.0);
     table.claim(1000.0, &ask("a", [1])).unwrap();
@@ -231,7 +231,7 @@ fn b38_a_contender_whose_wall_clock_jumped_ahead_takes_nothing() {
     ] {
         let request = ask("b", [1]);
         let mut view = table.view_of(wall, &request.group);
-        view.moment.boot = Some(BootMoment { boot: id.into(), seconds });
+        view.moment.boot = Some(BootMoment { boot: id.into(), seconds, gone: Vec::new() });
         view.moment.store = store.map(at);
         assert_eq!(claim(&view, &request).is_ok(), granted, "{wall} {id} {seconds} {store:?}");
     }

@@ -1,0 +1,152 @@
+//! Proof that a holder's process is gone.
+//!
+//! K1. A life is a kernel lock on a file of its own, taken before the first lease names it and kept
+//!     until the process ends, however it ends. A process that is stopped keeps it.
+//! K2. Only winning that lock proves an end. A number of a process, its age, a file that is not there
+//!     or one from another PID namespace proves nothing: such a lease lasts for its ttl.
+//! K3. A life's name is used once.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ringfence_engine::StorageError;
+use ringfence_env::{FileLock, LockMode, World};
+use ringfence_model::{Entry, Key, Space};
+
+use crate::journal::Journal;
+use crate::layout::FILE_MODE;
+use crate::replica::ReadError;
+
+/// This process's life, as long as the handle that keeps it.
+#[derive(Debug)]
+pub struct Life {
+    /// Its name, as leases carry it.
+    pub id: Arc<str>,
+    journal: Arc<Journal>,
+    /// Given up before anything else, so that an end is proven however the rest goes.
+    lock: Mutex<Option<FileLock>>,
+}
+
+/// Lives that are known to have ended.
+#[derive(Debug, Default)]
+pub(crate) struct Ended(Mutex<BTreeSet<Arc<str>>>);
+
+/// The PID namespace of this process; nothing where the system does not tell.
+fn namespace() -> Option<String> {
+    let link = std::fs::read_link("/proc/self/ns/pid").ok()?;
+    let digits: String = link.to_string_lossy().chars().filter(char::is_ascii_digit).collect();
+    (!digits.is_empty()).then_some(digits)
+}
+
+impl Life {
+    /// Begins a life.
+    pub(crate) fn begin(journal: &Arc<Journal>) -> Result<Self, StorageError> {
+        let dir = journal.layout.lives();
+        let fail = |source| StorageError::new("begin a life in", dir.display(), source);
+        let unsupported = || fail(io::ErrorKind::Unsupported.into());
+        let namespace = namespace().ok_or_else(unsupported)?;
+        let World { fs, clock, entropy, .. } = &journal.world;
+        let nonce = entropy.nonce().map_err(fail)?;
+        let id: Arc<str> = format!("{namespace}-{nonce:032x}").into();
+        let path = journal.layout.life(&id);
+        let now = clock.deadline(Duration::ZERO);
+        let mode = LockMode::Exclusive;
+        let lock = FileLock::acquire(&**fs, &**clock, &path, mode, Some(FILE_MODE), now)
+            .map_err(|error| fail(io::Error::other(error.to_string())))?;
+        let life = Self { id, journal: Arc::clone(journal), lock: Mutex::new(Some(lock)) };
+        // Whoever died left his file behind.
+        let _ = journal.clear_lives();
+        Ok(life)
+    }
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        let lock = self.lock.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let ours = lock.take();
+        if ours.is_some() && matches!(self.journal.names_life(&self.id), Ok(false)) {
+            let _ = self.journal.world.fs.unlink(&self.journal.layout.life(&self.id));
+        }
+    }
+}
+
+impl Journal {
+    /// The lives among the holders of `entries` that have ended.
+    pub(crate) fn gone_among(&self, entries: &[(Key, Entry)], own: Option<&str>) -> Vec<Arc<str>> {
+        let mut seen: BTreeSet<&Arc<str>> = BTreeSet::new();
+        for (_, entry) in entries {
+            if let Entry::Present(record) = entry
+                && let Some(boot) = record.holder().writer.as_ref().and_then(|w| w.boot.as_ref())
+                && Some(&boot.boot) == self.world.host.boot.as_ref()
+                && let Some(life) = &boot.life
+                && Some(&**life) != own
+            {
+                seen.insert(life);
+            }
+        }
+        seen.into_iter().filter(|life| self.has_ended(life)).cloned().collect()
+    }
+
+    fn has_ended(&self, life: &Arc<str>) -> bool {
+        let mut known = self.ended.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.contains(life) {
+            return true;
+        }
+        let ended = is_ours(life) && self.won(&self.layout.life(life)).is_some();
+        if ended {
+            known.insert(Arc::clone(life));
+        }
+        ended
+    }
+
+    /// The lock of a life that has ended, if the file is there.
+    fn won(&self, path: &Path) -> Option<FileLock> {
+        let (fs, clock) = (&*self.world.fs, &*self.world.clock);
+        let now = clock.deadline(Duration::ZERO);
+        FileLock::acquire(fs, clock, path, LockMode::Shared, None, now).ok()
+    }
+
+    /// Removes the files of lives that have ended and that no record names.
+    pub(crate) fn clear_lives(&self) -> Result<(), StorageError> {
+        let dir = self.layout.lives();
+        let fail = |source| StorageError::new("clear", dir.display(), source);
+        for name in self.world.fs.list(&dir).map_err(fail)? {
+            let path: PathBuf = dir.join(&name.name);
+            let Some(id) = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()) else {
+                continue;
+            };
+            if self.won(&path).is_some()
+                && !self.names_life(&id).map_err(|error| self.read_error(error))?
+            {
+                let _ = self.world.fs.unlink(&path);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether any record names this life.
+    fn names_life(&self, id: &str) -> Result<bool, ReadError> {
+        let mut replica = self.replica();
+        self.catch_up(&mut replica)?;
+        for space in [Space::Targets, Space::Work] {
+            for (_, record) in replica.space(space)? {
+                let boot = record.holder().writer.as_ref().and_then(|w| w.boot.as_ref());
+                if boot.is_some_and(|boot| boot.life.as_deref() == Some(id)) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Whether a life is of this PID namespace.
+fn is_ours(life: &str) -> bool {
+    let named = life.split_once('-').map(|(namespace, _)| namespace);
+    // It also is the name of a file.
+    let plain = life.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    plain && named.is_some() && named == namespace().as_deref()
+}
