@@ -281,8 +281,12 @@ impl Case {
                 let other = ready.other_token.clone().expect("held");
                 let both = [(held, token().clone()), (group(&ready.others), other)];
                 let fates = verbs.heartbeat_each(&both);
-                let odd = fates.iter().find(|fate| **fate != Fate::Done);
-                odd.cloned().unwrap_or(Fate::Done)
+                match fates.iter().find(|fate| **fate != Fate::Done) {
+                    None => Fate::Done,
+                    // Some were renewed and some were not: each group by itself is old or new.
+                    Some(_) if fates.contains(&Fate::Done) => Fate::Unknown("in part".into()),
+                    Some(odd) => odd.clone(),
+                }
             }
             Act::Release => verbs.release(&held, token()).fate,
             Act::ForceRelease => verbs.force_release(&held, token()).fate,
