@@ -84,7 +84,7 @@ pub(crate) struct HolderArgs {
     pub(crate) durability: Option<DurabilityArg>,
 }
 
-#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DurabilityArg {
     /// The whole group old or new
     Group,

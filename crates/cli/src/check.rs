@@ -110,7 +110,7 @@ pub(crate) fn not_checked(error: &CheckError) -> Complaint {
         CheckError::Gate(failure) => store::failed("the repair", failure),
         CheckError::Storage(error) => store::not_read(error),
         CheckError::Restored(restored) => store::not_restored(restored),
-        CheckError::Open(error) => store::not_opened(error),
+        CheckError::Open(error) => store::files_not_opened(error),
         other => Complaint::new(Exit::FAILED, "failed", other).with("restored", true),
     }
 }

@@ -75,6 +75,15 @@ Examples:
 
 Exit codes: 0 summed up, 64 usage, 66 no usable table, 125 failed";
 
+pub(crate) const DUMP: &str = "\
+Examples:
+  ringfence dump /var/tmp/leases
+  ringfence dump /var/tmp/leases --json | jq '.items[] | select(.kind == \"unreadable\")'
+
+Only a table of the engine `journal` has frames.
+
+Exit codes: 0 shown, 64 usage, 66 no journal, 125 failed";
+
 pub(crate) const CHECK: &str = "\
 Examples:
   ringfence check /var/tmp/leases

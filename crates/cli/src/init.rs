@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use ringfence::{InitError, InitOptions, ShardCount, Store, Ttl};
+use ringfence::{InitError, InitOptions, JournalOptions, ShardCount, Store, Ttl};
+use ringfence_journal::InitError as JournalInitError;
 use serde::Serialize;
 
 use crate::args::{self, DurabilityArg, JsonArg};
@@ -27,7 +28,12 @@ pub(crate) struct Args {
           allow_hyphen_values = true)]
     ttl: Ttl,
 
-    /// What a crash in the middle of a call may leave of a group
+    /// What keeps the leases: one record per file, which other programs may share, or a journal,
+    /// which takes one sync per call and one host
+    #[arg(long, value_enum, default_value_t = EngineArg::Files)]
+    engine: EngineArg,
+
+    /// What a crash in the middle of a call may leave of a group; a journal keeps groups whole
     #[arg(long, value_enum, default_value_t = DurabilityArg::Group)]
     durability: DurabilityArg,
 
@@ -35,9 +41,19 @@ pub(crate) struct Args {
     json: JsonArg,
 }
 
+/// An engine, as the command line names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum EngineArg {
+    /// One record per file
+    Files,
+    /// One file that is appended to
+    Journal,
+}
+
 #[derive(Serialize)]
 struct Made {
     outcome: &'static str,
+    engine: &'static str,
     store: String,
     table: String,
     shards: u16,
@@ -57,36 +73,58 @@ pub(crate) fn run(args: &Args) -> Exit {
 }
 
 fn init(args: &Args, out: Output) -> Result<Exit, Complaint> {
-    let options = InitOptions {
-        shards: args.shards,
-        ttl: args.ttl,
-        durability: args.durability.into(),
-        ..InitOptions::default()
+    let store = match args.engine {
+        EngineArg::Files => {
+            let options = InitOptions {
+                shards: args.shards,
+                ttl: args.ttl,
+                durability: args.durability.into(),
+                ..InitOptions::default()
+            };
+            Store::init(&args.store, &options).map_err(|error| not_made(&error))?
+        }
+        EngineArg::Journal if args.durability != DurabilityArg::Group => {
+            return Err(Complaint::usage("a journal keeps groups whole: leave --durability out"));
+        }
+        EngineArg::Journal => {
+            let options =
+                JournalOptions { shards: args.shards, ttl: args.ttl, ..JournalOptions::default() };
+            let made = Store::init_journal(&args.store, &options);
+            made.map_err(|error| journal_not_made(&error))?
+        }
     };
-    let store = Store::init(&args.store, &options).map_err(|error| not_made(&error))?;
     let info = store.info();
+    let durability = store.durability().as_str();
     let json = Made {
         outcome: "ready",
+        engine: info.name,
         store: info.location.clone(),
         table: info.table,
         shards: info.shards,
         ttl: info.default_ttl.seconds(),
-        durability: options.durability.as_str(),
+        durability,
     };
     let human = format!(
-        "a table is ready in {}: {} shards, a ttl of {}, durability {}\n",
-        info.location,
-        info.shards,
-        info.default_ttl,
-        options.durability.as_str()
+        "a table is ready in {}: engine {}, {} shards, a ttl of {}, durability {durability}\n",
+        info.location, info.name, info.shards, info.default_ttl,
     );
     Ok(out.answer(&json, &human))
+}
+
+fn journal_not_made(error: &JournalInitError) -> Complaint {
+    let message = store::chain(error);
+    match error {
+        JournalInitError::Open(error) => store::journal_not_opened(error),
+        JournalInitError::Differs { .. } => Complaint::new(Exit::NO_TABLE, "differs", message),
+        JournalInitError::NotEmpty { .. } => Complaint::new(Exit::NO_TABLE, "not-empty", message),
+        _ => Complaint::new(Exit::FAILED, "failed", message).with("restored", true),
+    }
 }
 
 fn not_made(error: &InitError) -> Complaint {
     let message = store::chain(error);
     match error {
-        InitError::Open(error) => store::not_opened(error),
+        InitError::Open(error) => store::files_not_opened(error),
         InitError::Failure(failure) => store::failed("init", failure),
         InitError::Differs { .. } => Complaint::new(Exit::NO_TABLE, "differs", message),
         InitError::NotEmpty { .. } => Complaint::new(Exit::NO_TABLE, "not-empty", message),

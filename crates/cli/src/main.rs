@@ -18,6 +18,7 @@ mod campaign;
 mod check;
 mod claim;
 mod completions;
+mod dump;
 mod duration;
 mod exit;
 mod force_release;
@@ -86,6 +87,9 @@ enum Command {
     /// Looks a whole table over; clears leftovers away only if asked to
     #[command(after_help = help::CHECK)]
     Check(check::Args),
+    /// Shows what a journal's files hold, frame by frame; writes nothing
+    #[command(after_help = help::DUMP)]
+    Dump(dump::Args),
     /// Tries whether a directory can carry a table
     #[command(after_help = help::PROBE)]
     Probe(probe::Args),
@@ -131,6 +135,7 @@ fn dispatch(command: &Command) -> Exit {
         Command::Show(args) => show::run(args),
         Command::Status(args) => status::run(args),
         Command::Check(args) => check::run(args),
+        Command::Dump(args) => dump::run(args),
         Command::Probe(args) => probe::run(args),
         Command::ForceRelease(args) => force_release::run(args),
         Command::Race(args) => race::run(args),

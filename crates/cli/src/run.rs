@@ -25,7 +25,7 @@ use std::ffi::OsString;
 use std::process::Command;
 use std::time::Duration;
 
-use ringfence::{KeepAlive, KeepAliveOptions, Lease, Store, World};
+use ringfence::{Children, KeepAlive, KeepAliveOptions, Lease, Store, World};
 use ringfence_env::child::{self, SignalQueue};
 
 use crate::args::{HolderArgs, QuietArg, StoreArg, TargetsArg};
@@ -80,6 +80,12 @@ fn wrap(args: &Args) -> Result<Exit, Complaint> {
         .map_err(|error| own_failure("cannot queue signals", &error))?;
     let payload = payload::read(args.holder.payload.as_deref())?;
     let store = store::open_as(&args.store.store, args.holder.durability)?;
+    // The command dies with this process, and the lease goes with the last of what it started.
+    let store = if args.no_die_with_parent {
+        store
+    } else {
+        store.tied(Children::Count).map_err(|error| store::not_read(&error))?
+    };
     let table = store.targets();
     let ttl = args.holder.ttl.unwrap_or(table.info().default_ttl);
     let budget = Budget::new(ttl.duration(), args.grace).map_err(Complaint::usage)?;

@@ -33,10 +33,11 @@ struct Answer {
     engine: &'static str,
     mount: Option<String>,
     shards: u16,
-    work_shards: u16,
+    work_shards: Option<u16>,
     ttl: f64,
     durability: &'static str,
     fence_limit: Option<u64>,
+    journal: Option<Journal>,
     leases: Leases,
     work: Work,
     lock_files: usize,
@@ -46,6 +47,15 @@ struct Answer {
     intents: usize,
     consistent: bool,
     now: f64,
+}
+
+/// Where a journal is.
+#[derive(Serialize)]
+struct Journal {
+    epoch: u64,
+    segment: u64,
+    sequence: u64,
+    checkpoint: u64,
 }
 
 #[derive(Default, Serialize)]
@@ -83,8 +93,18 @@ fn gather(store: &Store, root: &Path, args: &Args) -> Result<Answer, Complaint> 
     let work = store.work().list(args.now.now).map_err(read)?;
     let check = store.check().map_err(|error| crate::check::not_checked(&error))?;
     let world = World::system();
-    let meta =
-        TableMeta::read(&*world.fs, root).map_err(|error| store::not_opened(&error.into()))?;
+    let place = store.journal().transpose().map_err(read)?;
+    let meta = match place {
+        Some(_) => None,
+        None => Some(
+            TableMeta::read(&*world.fs, root)
+                .map_err(|error| store::files_not_opened(&error.into()))?,
+        ),
+    };
+    let limit = match (&meta, place) {
+        (Some(meta), _) => FenceCounter::new(&Layout::new(root, meta)).limit(&world).ok(),
+        (None, place) => place.map(|place| place.fence),
+    };
     let count = |wanted: fn(&Finding) -> bool| check.findings.iter().filter(|f| wanted(f)).count();
     let info = store.info();
     Ok(Answer {
@@ -94,10 +114,16 @@ fn gather(store: &Store, root: &Path, args: &Args) -> Result<Answer, Complaint> 
         engine: info.name,
         mount: world.fs.mount_type(root).ok(),
         shards: info.shards,
-        work_shards: meta.work_shards.get(),
+        work_shards: meta.as_ref().map(|meta| meta.work_shards.get()),
         ttl: info.default_ttl.seconds(),
-        durability: meta.durability.as_str(),
-        fence_limit: FenceCounter::new(&Layout::new(root, &meta)).limit(&world).ok(),
+        durability: store.durability().as_str(),
+        fence_limit: limit,
+        journal: place.map(|place| Journal {
+            epoch: place.epoch,
+            segment: place.segment,
+            sequence: place.sequence,
+            checkpoint: place.checkpoint,
+        }),
         leases: leases(&listing),
         work: items(&work),
         lock_files: check.lock_files,
@@ -142,13 +168,24 @@ fn human(answer: &Answer) -> String {
     let limit = answer
         .fence_limit
         .map_or_else(|| "unreadable: no grant is possible".to_owned(), |limit| limit.to_string());
+    let shards = match answer.work_shards {
+        Some(work) => format!("{} for targets, {work} for work", answer.shards),
+        None => answer.shards.to_string(),
+    };
+    let journal = answer.journal.as_ref().map_or_else(String::new, |journal| {
+        format!(
+            "journal      frame {} in segment {}, epoch {}, checkpoint as of frame {}\n",
+            journal.sequence, journal.segment, journal.epoch, journal.checkpoint
+        )
+    });
     format!(
         "store        {} ({} on {mount})\n\
          table        {}\n\
-         shards       {} for targets, {} for work\n\
+         shards       {shards}\n\
          ttl          {} s\n\
          durability   {}\n\
          fence limit  {limit}\n\
+         {journal}\
          leases       {} active, {} expired, {} corrupt\n\
          work         {} leased, {} expired, {} committing, {} done, {} corrupt\n\
          lock files   {}, of which {} idle\n\
@@ -156,8 +193,6 @@ fn human(answer: &Answer) -> String {
         answer.store,
         answer.engine,
         answer.table,
-        answer.shards,
-        answer.work_shards,
         answer.ttl,
         answer.durability,
         leases.active,

@@ -4,7 +4,11 @@ use std::error::Error;
 use std::path::Path;
 
 use ringfence::{Failure, OpenError, ProbeError, Restored, StorageError, Store};
+use ringfence_files::OpenError as FilesError;
 use ringfence_files::meta::MetaError;
+use ringfence_journal::OpenError as JournalError;
+use ringfence_journal::meta::MetaError as JournalMeta;
+use ringfence_journal::replica::ReadError;
 
 use crate::answer::CorruptRecord;
 use crate::args::DurabilityArg;
@@ -29,23 +33,50 @@ pub(crate) fn open_read_only(path: &Path) -> Result<Store, Complaint> {
 
 /// Why a table was not opened.
 pub(crate) fn not_opened(error: &OpenError) -> Complaint {
+    match error {
+        OpenError::Files(error) => files_not_opened(error),
+        OpenError::Journal(error) => journal_not_opened(error),
+        _ => Complaint::new(Exit::FAILED, "failed", chain(error)).with("restored", true),
+    }
+}
+
+/// The same, of a journal.
+pub(crate) fn journal_not_opened(error: &JournalError) -> Complaint {
     let message = chain(error);
     match error {
-        OpenError::NotATable { .. } | OpenError::Meta(MetaError::Missing) => {
+        JournalError::NotATable { .. } | JournalError::Meta(JournalMeta::Missing) => {
             Complaint::new(Exit::NO_TABLE, "no-table", message)
         }
-        OpenError::Unsafe { .. } => Complaint::new(Exit::NO_TABLE, "unsafe", message),
-        OpenError::OtherDurability { .. } => {
+        JournalError::Unsafe { .. } => Complaint::new(Exit::NO_TABLE, "unsafe", message),
+        JournalError::Meta(JournalMeta::Damaged { path, reason }) => corrupt(path, reason, message),
+        JournalError::Read { root, reason }
+            if !matches!(reason, ReadError::Io(_) | ReadError::NoSegment) =>
+        {
+            corrupt(root, &reason.to_string(), message)
+        }
+        _ => Complaint::new(Exit::FAILED, "failed", message).with("restored", true),
+    }
+}
+
+/// The same, of a table of files.
+pub(crate) fn files_not_opened(error: &FilesError) -> Complaint {
+    let message = chain(error);
+    match error {
+        FilesError::NotATable { .. } | FilesError::Meta(MetaError::Missing) => {
+            Complaint::new(Exit::NO_TABLE, "no-table", message)
+        }
+        FilesError::Unsafe { .. } => Complaint::new(Exit::NO_TABLE, "unsafe", message),
+        FilesError::OtherDurability { .. } => {
             Complaint::new(Exit::NO_TABLE, "other-durability", message)
         }
-        OpenError::Restored(restored) => not_restored(restored),
-        OpenError::Incomplete { missing } => Complaint::new(Exit::NO_TABLE, "incomplete", message)
+        FilesError::Restored(restored) => not_restored(restored),
+        FilesError::Incomplete { missing } => Complaint::new(Exit::NO_TABLE, "incomplete", message)
             .with("missing", [missing.display().to_string()]),
-        OpenError::Meta(MetaError::Damaged { path, reason }) => corrupt(path, reason, message),
-        OpenError::Contradicts { meta, .. } => {
+        FilesError::Meta(MetaError::Damaged { path, reason }) => corrupt(path, reason, message),
+        FilesError::Contradicts { meta, .. } => {
             corrupt(meta, "its durability was edited", message.clone())
         }
-        OpenError::Probe(error) => not_probed(error),
+        FilesError::Probe(error) => not_probed(error),
         _ => Complaint::new(Exit::FAILED, "failed", message).with("restored", true),
     }
 }

@@ -104,6 +104,7 @@ impl Produced {
 fn every_documented_answer_is_given_for_real_and_no_other() {
     let mut produced = Produced::default();
     leases(&mut produced);
+    journals(&mut produced);
     damages(&mut produced);
     makes(&mut produced);
     refusals(&mut produced);
@@ -151,6 +152,27 @@ fn leases(produced: &mut Produced) {
     produced.add("force-release/force-released", table.json("force-release", &forced(&token)));
     produced.add("force-release/not-held", table.json("force-release", &forced(&token)));
     produced.add("check/repaired", table.json("check", &["--repair"]));
+}
+
+/// The engine `journal`.
+fn journals(produced: &mut Produced) {
+    let table = Table::with(&["--engine", "journal"]);
+    produced.add("init/journal", table.json("init", &["--engine", "journal"]));
+    let token = table.claim("77", "me", &[]);
+    let both = ["--targets", "77", "--token", &token];
+    assert_eq!(table.json("release", &both).0, 0);
+    produced.add("status/journal", table.json("status", &[]));
+    let token = table.claim("77", "me", &[]);
+    assert_eq!(table.json("release", &["--targets", "77", "--token", &token]).0, 0);
+    let path = table.store.join("journal.0");
+    let mut bytes = std::fs::read(&path).unwrap();
+    // The third frame, which the fourth calls durable.
+    bytes[1536 + 100] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    produced.add("dump/dumped", table.json("dump", &[]));
+    produced.add("any/damaged-journal", table.json("claim", &["--targets", "1", "--owner", "me"]));
+    assert_eq!(std::fs::read(&path).unwrap(), bytes, "damage is left alone");
+    produced.add("dump/no-journal", Table::new().json("dump", &[]));
 }
 
 fn damages(produced: &mut Produced) {

@@ -21,6 +21,14 @@ pub(crate) struct Bed {
 
 impl Bed {
     pub(crate) fn new() -> Self {
+        Self::made(&["--shards", "2"])
+    }
+
+    pub(crate) fn journal() -> Self {
+        Self::made(&["--engine", "journal"])
+    }
+
+    fn made(options: &[&str]) -> Self {
         let memory = Path::new("/dev/shm");
         let dir = if memory.is_dir() {
             tempfile::tempdir_in(memory).unwrap()
@@ -28,7 +36,7 @@ impl Bed {
             tempfile::tempdir().unwrap()
         };
         let bed = Self { dir };
-        let made = Ran::of(ringfence().arg("init").arg(bed.store()).args(["--shards", "2"]));
+        let made = Ran::of(ringfence().arg("init").arg(bed.store()).args(options));
         assert_eq!(made.code, 0, "{made:?}");
         bed
     }

@@ -353,6 +353,10 @@ impl LockFd for FaultLock {
         self.inner.unlock()
     }
 
+    fn share_with_children(&self) -> io::Result<()> {
+        self.inner.share_with_children()
+    }
+
     fn is_unlinked(&self) -> io::Result<bool> {
         self.fs.enter(Call::Stat, &self.path)?;
         self.inner.is_unlinked()

@@ -167,6 +167,12 @@ pub trait LockFd: Send + Sync + fmt::Debug {
     /// Gives the lock up, for every descriptor of this open file.
     fn unlock(&self) -> io::Result<()>;
 
+    /// Lets programs that this process starts keep the file open, and with it the lock: it is free
+    /// once this process and all of them are gone.
+    fn share_with_children(&self) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Whether the file was removed since it was opened: its lock then excludes nobody.
     fn is_unlinked(&self) -> io::Result<bool>;
 }

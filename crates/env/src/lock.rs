@@ -71,6 +71,12 @@ impl FileLock {
         })
     }
 
+    /// Lets programs that this process starts keep the lock as well, see
+    /// [`LockFd::share_with_children`].
+    pub fn share_with_children(&self) -> io::Result<()> {
+        self.fd.share_with_children()
+    }
+
     /// The file that is locked.
     pub fn path(&self) -> &Path {
         &self.path

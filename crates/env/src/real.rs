@@ -389,6 +389,10 @@ impl LockFd for RealLock {
         retry(|| rustix::fs::flock(&self.0, FlockOperation::Unlock))
     }
 
+    fn share_with_children(&self) -> io::Result<()> {
+        Ok(rustix::io::fcntl_setfd(&self.0, rustix::io::FdFlags::empty())?)
+    }
+
     fn is_unlinked(&self) -> io::Result<bool> {
         Ok(rustix::fs::fstat(&self.0)?.st_nlink == 0)
     }

@@ -40,6 +40,7 @@
 //! ```
 
 pub mod audit;
+pub mod check;
 pub mod checkpoint;
 pub mod codec;
 pub mod commit;

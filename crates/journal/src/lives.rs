@@ -2,6 +2,7 @@
 //!
 //! K1. A life is a kernel lock on a file of its own, taken before the first lease names it and kept
 //!     until the process ends, however it ends. A process that is stopped keeps it.
+//!     Programs that it starts may keep the lock too: then the life lasts as long as any of them.
 //! K2. Only winning that lock proves an end. A number of a process, its age, a file that is not there
 //!     or one from another PID namespace proves nothing: such a lease lasts for its ttl.
 //! K3. A life's name is used once.
@@ -19,6 +20,15 @@ use ringfence_model::{Entry, Key, Space};
 use crate::journal::Journal;
 use crate::layout::FILE_MODE;
 use crate::replica::ReadError;
+
+/// What a life lasts as long as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Children {
+    /// As the process itself.
+    DoNotCount,
+    /// As the process or any program that it started while the life lasted, and theirs.
+    Count,
+}
 
 /// This process's life, as long as the handle that keeps it.
 #[derive(Debug)]
@@ -43,7 +53,7 @@ fn namespace() -> Option<String> {
 
 impl Life {
     /// Begins a life.
-    pub(crate) fn begin(journal: &Arc<Journal>) -> Result<Self, StorageError> {
+    pub(crate) fn begin(journal: &Arc<Journal>, with: Children) -> Result<Self, StorageError> {
         let dir = journal.layout.lives();
         let fail = |source| StorageError::new("begin a life in", dir.display(), source);
         let unsupported = || fail(io::ErrorKind::Unsupported.into());
@@ -56,6 +66,9 @@ impl Life {
         let mode = LockMode::Exclusive;
         let lock = FileLock::acquire(&**fs, &**clock, &path, mode, Some(FILE_MODE), now)
             .map_err(|error| fail(io::Error::other(error.to_string())))?;
+        if with == Children::Count {
+            lock.share_with_children().map_err(fail)?;
+        }
         let life = Self { id, journal: Arc::clone(journal), lock: Mutex::new(Some(lock)) };
         // Whoever died left his file behind.
         let _ = journal.clear_lives();

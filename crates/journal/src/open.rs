@@ -23,7 +23,7 @@ use crate::engine::JournalEngine;
 use crate::hints::{Hints, WORDS};
 use crate::journal::{Journal, Locks};
 use crate::layout::{FILE_MODE, Layout, SLOTS};
-use crate::lives::{Ended, Life};
+use crate::lives::{Children, Ended, Life};
 use crate::meta::{MetaError, TableMeta};
 use crate::replica::{ReadError, Replica};
 use crate::segment::{FIRST_FRAME, Segments};
@@ -162,8 +162,8 @@ impl JournalEngine {
     ///
     /// A lease is tied by whoever renewed it last. The tie ends when the last clone of this handle is
     /// dropped; what it still holds then counts as left behind by a process that is gone.
-    pub fn tied(&self) -> Result<Self, StorageError> {
-        let life = Some(Arc::new(Life::begin(&self.journal)?));
+    pub fn tied(&self, children: Children) -> Result<Self, StorageError> {
+        let life = Some(Arc::new(Life::begin(&self.journal, children)?));
         Ok(Self { journal: Arc::clone(&self.journal), life })
     }
 

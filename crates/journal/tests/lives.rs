@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use ringfence_engine::{Engine, Outcome, Request};
 use ringfence_env::World;
+use ringfence_journal::lives::Children;
 use ringfence_journal::{InitOptions, JournalEngine};
 use ringfence_model::rules::{self, ClaimRequest};
 use ringfence_model::{FencingToken, Key, Owner, Payload, TargetGroup, Token, Ttl};
@@ -59,9 +60,20 @@ fn role() {
     match role.to_str().unwrap() {
         "contend" => println!("granted: {}", claim(&engine, "contender").is_some()),
         tied => {
-            let engine = if tied == "tied" { engine.tied().unwrap() } else { engine };
-            println!("fence {}", claim(&engine, "holder").unwrap().fence());
+            let engine = match tied {
+                "tied" => engine.tied(Children::DoNotCount).unwrap(),
+                "parent" => engine.tied(Children::Count).unwrap(),
+                _ => engine,
+            };
+            let fence = claim(&engine, "holder").unwrap().fence();
+            let mut child = (tied == "parent")
+                .then(|| Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap());
+            if let Some(child) = &child {
+                print!("child {} ", child.id());
+            }
+            println!("fence {fence}");
             std::thread::sleep(Duration::from_mins(1));
+            child.as_mut().map(Child::wait);
         }
     }
 }
@@ -77,6 +89,10 @@ fn start(root: &Path, role: &str, through: &[&str]) -> Child {
 
 /// Starts a holder and waits until it holds.
 fn holder(root: &Path, role: &str) -> Child {
+    holder_and_words(root, role).0
+}
+
+fn holder_and_words(root: &Path, role: &str) -> (Child, String) {
     let mut child = start(root, role, &[]);
     let out = child.stdout.as_mut().unwrap();
     let (mut text, mut byte) = (String::new(), [0]);
@@ -84,7 +100,7 @@ fn holder(root: &Path, role: &str) -> Child {
         assert_eq!(out.read(&mut byte).unwrap(), 1, "the holder ended: {text}");
         text.push(char::from(byte[0]));
     }
-    child
+    (child, text)
 }
 
 fn contend(root: &Path, through: &[&str]) -> bool {
@@ -131,8 +147,25 @@ fn b39_a_lease_tied_to_a_process_is_over_when_it_is_killed_and_not_before() {
     let token = claim(&engine, "contender").expect("over at once");
     assert!(token.fence() > before.highest_fence());
     assert!(change(&engine, token, true));
-    drop(engine.tied().unwrap());
+    drop(engine.tied(Children::DoNotCount).unwrap());
     assert_eq!(lives(&root), 0, "files of lives that nobody names are cleared away");
+}
+
+#[test]
+fn a_life_that_counts_children_lasts_until_the_last_of_them_is_dead() {
+    let (_dir, root) = table();
+    let engine = JournalEngine::open(&World::system(), &root).unwrap();
+    let (parent, words) = holder_and_words(&root, "parent");
+    let child = words.split_once("child ").unwrap().1.split_once(' ').unwrap().0.to_owned();
+    kill(parent);
+    assert_eq!(claim(&engine, "contender"), None, "its child works on");
+    assert!(Command::new("kill").args(["-KILL", &child]).status().unwrap().success());
+    let mut granted = None;
+    for _ in 0..500 {
+        granted = granted.or_else(|| claim(&engine, "contender"));
+        std::thread::sleep(Duration::from_millis(if granted.is_some() { 0 } else { 10 }));
+    }
+    assert!(granted.is_some(), "over with the last of them");
 }
 
 #[test]
@@ -170,16 +203,16 @@ fn b40_from_another_pid_namespace_a_lease_is_judged_by_its_ttl_only() {
 fn whoever_renews_a_lease_last_decides_what_it_is_tied_to() {
     let (_dir, root) = table();
     let engine = JournalEngine::open(&World::system(), &root).unwrap();
-    let tied = engine.tied().unwrap();
+    let tied = engine.tied(Children::DoNotCount).unwrap();
     let token = claim(&tied, "holder").unwrap();
     assert!(change(&engine, token, false), "renewed by a handle that is not tied");
     drop(tied);
     assert_eq!(claim(&engine, "contender"), None, "judged by its ttl");
-    let tied = engine.tied().unwrap();
+    let tied = engine.tied(Children::DoNotCount).unwrap();
     assert!(change(&tied, token, false));
     drop(tied);
     assert_eq!(lives(&root), 1, "kept as the proof while a record names it");
     assert!(claim(&engine, "contender").is_some());
-    drop(engine.tied().unwrap());
+    drop(engine.tied(Children::DoNotCount).unwrap());
     assert_eq!(lives(&root), 0);
 }

@@ -43,7 +43,7 @@ pub use keep_alive::{KeepAlive, KeepAliveOptions, KeepAliveStatus, LostReason, S
 pub use lease::{Lease, NotReleased};
 pub use list::{LeaseState, Listed, Listing};
 pub use release::ReleaseError;
-pub use store::Store;
+pub use store::{OpenError, Store};
 pub use target_table::TargetTable;
 pub use work_table::{
     AbandonError, BeginCommitError, CompleteError, Completion, ReplayError, WorkClaimError,
@@ -53,9 +53,12 @@ pub use work_table::{
 pub use ringfence_engine::{Engine, EngineInfo, Failure, StorageError};
 pub use ringfence_env::World;
 pub use ringfence_files::{
-    CheckError, CheckReport, Durability, Finding, InitError, InitOptions, LeftAlone, OpenError,
-    Probe, ProbeError, ProbeStep, Recovered, Repair, Restored, Verdict,
+    CheckError, CheckReport, Durability, Finding, InitError, InitOptions, LeftAlone, Probe,
+    ProbeError, ProbeStep, Recovered, Repair, Restored, Verdict,
 };
+pub use ringfence_journal::InitOptions as JournalOptions;
+pub use ringfence_journal::check::Place as JournalPlace;
+pub use ringfence_journal::lives::Children;
 pub use ringfence_model as model;
 pub use ringfence_model::rules::{ClaimRefused, Conflict, Holding, Lost, LostMember};
 pub use ringfence_model::{

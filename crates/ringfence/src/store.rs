@@ -2,34 +2,63 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use ringfence_engine::{Engine, EngineInfo};
-use ringfence_env::World;
+use ringfence_engine::{Engine, EngineInfo, StorageError};
+use ringfence_env::{Read, World};
 use ringfence_files::open::Tuning;
 use ringfence_files::{
-    CheckError, CheckReport, Durability, FilesEngine, InitError, InitOptions, OpenError, Repair,
+    CheckError, CheckReport, Durability, FilesEngine, Finding, InitError, InitOptions, Repair,
 };
+use ringfence_journal::check::Place;
+use ringfence_journal::lives::Children;
+use ringfence_journal::{InitOptions as JournalOptions, JournalEngine};
+use ringfence_model::field::Fields;
 
 use crate::target_table::TargetTable;
 use crate::work_table::WorkTable;
 
 /// An open store: its target table and its work table. Cheap to clone.
 ///
-/// Any number of processes, threads and clones may use one store at once.
+/// Any number of processes, threads and clones may use one store at once. A store is kept by one of
+/// two engines, which is settled when it is made: `files`, one record per file, for directories that
+/// other programs share; or `journal`, one sync per call, for one host.
 #[derive(Clone, Debug)]
 pub struct Store {
-    engine: FilesEngine,
+    engine: Kind,
     world: World,
 }
 
+#[derive(Clone, Debug)]
+enum Kind {
+    Files(FilesEngine),
+    Journal(JournalEngine),
+}
+
+/// How long a repair waits for whoever is at it.
+const REPAIR_PATIENCE: Duration = Duration::from_secs(10);
+
 impl Store {
-    /// Makes a store in the directory `path`, durably, or opens the one that was made alike.
+    /// Makes a store of the engine `files` in the directory `path`, durably, or opens the one that was
+    /// made alike.
     ///
     /// The parent directory must exist. The directory is probed first: one that cannot carry the
     /// protocol is refused, see [`ringfence_files::probe`].
     pub fn init(path: impl AsRef<Path>, options: &InitOptions) -> Result<Self, InitError> {
         let world = World::system();
-        let engine = FilesEngine::init(&world, path.as_ref(), options)?;
+        let engine = Kind::Files(FilesEngine::init(&world, path.as_ref(), options)?);
+        Ok(Self { engine, world })
+    }
+
+    /// Makes a store of the engine `journal`, durably, or opens the one that was made alike.
+    ///
+    /// The parent directory must exist, on a file system that no other host shares.
+    pub fn init_journal(
+        path: impl AsRef<Path>,
+        options: &JournalOptions,
+    ) -> Result<Self, ringfence_journal::InitError> {
+        let world = World::system();
+        let engine = Kind::Journal(JournalEngine::init(&world, path.as_ref(), options)?);
         Ok(Self { engine, world })
     }
 
@@ -41,61 +70,159 @@ impl Store {
     /// Opens a store for every operation, and refuses one of another durability: for a caller that
     /// relies on whole groups, or that shares the table with programs which know no intents.
     pub fn open_as(path: impl AsRef<Path>, durability: Durability) -> Result<Self, OpenError> {
-        let world = World::system();
-        let engine = FilesEngine::open_as(&world, path.as_ref(), Tuning::default(), durability)?;
-        Ok(Self { engine, world })
+        let (world, path) = (World::system(), path.as_ref());
+        // A frame is whole or not there.
+        if is_journal(&world, path) && durability == Durability::Group {
+            return Self::open(path);
+        }
+        let engine = FilesEngine::open_as(&world, path, Tuning::default(), durability)?;
+        Ok(Self { engine: Kind::Files(engine), world })
     }
 
     /// Looks a store over and clears away what nobody uses, as [`Store::repair`] does, also one that
     /// [`Store::open`] refuses because something is missing; and one that was put back from a backup,
     /// if it is told how far to raise the fences.
     pub fn repair_at(path: impl AsRef<Path>, repair: Repair) -> Result<CheckReport, CheckError> {
-        FilesEngine::open_to_repair(&World::system(), path.as_ref())?.repair_with(repair)
+        let (world, path) = (World::system(), path.as_ref());
+        if is_journal(&world, path) && repair.bump_fence.is_none() {
+            let unread = |error: ringfence_journal::OpenError| {
+                let why = std::io::Error::new(std::io::ErrorKind::InvalidData, error.to_string());
+                CheckError::Storage(StorageError::new("open", path.display(), why))
+            };
+            let engine = JournalEngine::open(&world, path).map_err(unread)?;
+            return Self { engine: Kind::Journal(engine), world }.repair();
+        }
+        FilesEngine::open_to_repair(&world, path)?.repair_with(repair)
     }
 
     /// Opens a store for reading only: `list`, `show` and `status` write nothing and work on a
     /// read-only mount.
     pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self, OpenError> {
-        let world = World::system();
-        let engine = FilesEngine::open_read_only(&world, path.as_ref())?;
+        let (world, path) = (World::system(), path.as_ref());
+        let engine = if is_journal(&world, path) {
+            Kind::Journal(JournalEngine::open_read_only(&world, path)?)
+        } else {
+            Kind::Files(FilesEngine::open_read_only(&world, path)?)
+        };
         Ok(Self { engine, world })
     }
 
     /// Opens a store in a world of the caller's making: for tests and simulations.
     pub fn open_in(world: &World, path: &Path) -> Result<Self, OpenError> {
-        let engine = FilesEngine::open(world, path, Tuning::default())?;
+        let engine = if is_journal(world, path) {
+            Kind::Journal(JournalEngine::open(world, path)?)
+        } else {
+            Kind::Files(FilesEngine::open(world, path, Tuning::default())?)
+        };
         Ok(Self { engine, world: world.clone() })
+    }
+
+    /// A handle whose leases are tied to the life of this process, where the engine can prove its end
+    /// (`journal`): once the process is gone, contenders on this boot of this host take over at once
+    /// instead of after the ttl. Elsewhere the handle is like this one.
+    ///
+    /// A lease is tied by the handle that renewed it last. The tie lasts as long as any clone of the
+    /// handle, or a table or lease of it.
+    /// With [`Children::Count`] the leases last until every program is gone that this process started
+    /// meanwhile, and theirs: for one whose children do the work.
+    pub fn tied(&self, children: Children) -> Result<Self, StorageError> {
+        let engine = match &self.engine {
+            Kind::Files(engine) => Kind::Files(engine.clone()),
+            Kind::Journal(engine) => Kind::Journal(engine.tied(children)?),
+        };
+        Ok(Self { engine, world: self.world.clone() })
     }
 
     /// Leases on target groups.
     pub fn targets(&self) -> TargetTable {
-        TargetTable::on(Arc::new(self.engine.clone()), self.world.clone())
+        TargetTable::on(self.shared(), self.world.clone())
     }
 
     /// The work fence.
     pub fn work(&self) -> WorkTable {
-        WorkTable::on(Arc::new(self.engine.clone()), self.world.clone())
+        WorkTable::on(self.shared(), self.world.clone())
+    }
+
+    fn shared(&self) -> Arc<dyn Engine> {
+        match &self.engine {
+            Kind::Files(engine) => Arc::new(engine.clone()),
+            Kind::Journal(engine) => Arc::new(engine.clone()),
+        }
     }
 
     /// What the store is.
     pub fn info(&self) -> EngineInfo {
-        self.engine.info()
+        match &self.engine {
+            Kind::Files(engine) => engine.info(),
+            Kind::Journal(engine) => engine.info(),
+        }
     }
 
     /// What a crash in the middle of a call may leave of a group.
     pub fn durability(&self) -> Durability {
-        self.engine.meta().durability
+        match &self.engine {
+            Kind::Files(engine) => engine.meta().durability,
+            Kind::Journal(_) => Durability::Group,
+        }
+    }
+
+    /// Where the journal is, if the store is one. Writes nothing.
+    pub fn journal(&self) -> Option<Result<Place, StorageError>> {
+        match &self.engine {
+            Kind::Files(_) => None,
+            Kind::Journal(engine) => Some(engine.place()),
+        }
     }
 
     /// Looks at every name in the store. Writes nothing.
     pub fn check(&self) -> Result<CheckReport, CheckError> {
-        self.engine.check()
+        match &self.engine {
+            Kind::Files(engine) => engine.check(),
+            Kind::Journal(engine) => Ok(report(engine.check().map_err(CheckError::Storage)?)),
+        }
     }
 
     /// The same, and removes stale temporaries and idle lock files.
     ///
     /// Only while no program other than Ringfence uses the table: see [`ringfence_files::check`].
     pub fn repair(&self) -> Result<CheckReport, CheckError> {
-        self.engine.repair()
+        match &self.engine {
+            Kind::Files(engine) => engine.repair(),
+            Kind::Journal(engine) => {
+                let deadline = self.world.clock.deadline(REPAIR_PATIENCE);
+                let check = engine.repair(deadline).map_err(CheckError::Gate)?;
+                Ok(report(check))
+            }
+        }
     }
+}
+
+/// Whether the table's description names the journal. Anything else is left to the engine that says
+/// what is wrong with it.
+fn is_journal(world: &World, root: &Path) -> bool {
+    let Ok(Read::Bytes(bytes)) = world.fs.read(&root.join("table.json"), 64 * 1024) else {
+        return false;
+    };
+    let engine = Fields::parse(&bytes).and_then(|mut fields| fields.required::<Arc<str>>("engine"));
+    engine.is_ok_and(|engine| *engine == *"journal")
+}
+
+fn report(check: ringfence_journal::check::Check) -> CheckReport {
+    let mut findings: Vec<Finding> =
+        check.temporaries.into_iter().map(Finding::Temporary).collect();
+    findings.extend(check.strays.into_iter().map(Finding::Stray));
+    let (records, removed) = (check.records, check.removed);
+    CheckReport { records, findings, removed, ..CheckReport::default() }
+}
+
+/// Why a store was not opened; nothing in it was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// As the engine `files` says. Also where there is no table at all.
+    #[error(transparent)]
+    Files(#[from] ringfence_files::OpenError),
+    /// As the engine `journal` says.
+    #[error(transparent)]
+    Journal(#[from] ringfence_journal::OpenError),
 }

@@ -12,7 +12,11 @@
     reason = "tests"
 )]
 
+/// Which engine keeps the stores of these tests.
+const JOURNAL: bool = false;
+
 mod keep_alive;
+mod records;
 mod support;
 mod verbs;
 mod waiting;

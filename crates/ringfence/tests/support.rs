@@ -2,7 +2,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ringfence::{Durability, InitOptions, Store, TargetGroup, Timestamp, Ttl, World};
+use ringfence::{
+    Durability, InitOptions, JournalOptions, Store, TargetGroup, Timestamp, Ttl, World,
+};
 use ringfence_env::Clock;
 use ringfence_env::fault::FaultFs;
 
@@ -36,7 +38,11 @@ impl Bed {
     fn made(world: &World, options: &InitOptions) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
-        Store::init(&path, options).unwrap();
+        if crate::JOURNAL {
+            Store::init_journal(&path, &JournalOptions::default()).unwrap();
+        } else {
+            Store::init(&path, options).unwrap();
+        }
         let fs = FaultFs::new(world.fs.clone());
         let store = Store::open_in(&world.with_fs(Arc::new(fs.clone())), &path).unwrap();
         Self { _dir: dir, path, fs, store }

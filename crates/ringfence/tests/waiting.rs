@@ -97,21 +97,6 @@ fn a_cancelled_wait_ends_soon_and_holds_nothing() {
 }
 
 #[test]
-fn waiting_for_a_damaged_record_is_refused_at_once() {
-    let bed = Bed::new();
-    let table = bed.store.targets();
-    let _lease = table.claim(&group(&[1]), &Claim::by("a").unwrap()).unwrap();
-    let id = table.list(None).unwrap().leases[0].id;
-    let path =
-        bed.path.join(format!("{}/{id}.json", id.shard(ringfence::ShardCount::new(8).unwrap())));
-    std::fs::write(path, "").unwrap();
-    let began = Instant::now();
-    let got = table.claim(&group(&[1]), &Claim::by("b").unwrap().wait(Duration::from_secs(30)));
-    assert!(matches!(got, Err(ClaimError::Refused(ref r)) if r.damaged.len() == 1), "{got:?}");
-    assert!(began.elapsed() < Duration::from_secs(5));
-}
-
-#[test]
 fn the_refusal_at_the_end_of_a_wait_names_who_is_in_the_way_then() {
     let bed = Bed::new();
     let table = bed.store.targets();
@@ -130,29 +115,6 @@ fn the_refusal_at_the_end_of_a_wait_names_who_is_in_the_way_then() {
     let Err(ClaimError::Refused(refused)) = got else { panic!("{got:?}") };
     let owners: Vec<_> = refused.conflicts.iter().map(|c| c.holding.owner.to_string()).collect();
     assert_eq!(owners, ["second"]);
-}
-
-#[test]
-fn damage_that_comes_up_during_a_wait_ends_it() {
-    let bed = Bed::new();
-    let table = bed.store.targets();
-    let _lease = table.claim(&group(&[1]), &Claim::by("a").unwrap()).unwrap();
-    let id = table.list(None).unwrap().leases[0].id;
-    let shard = id.shard(ringfence::ShardCount::new(8).unwrap());
-    let path = bed.path.join(format!("{shard}/{id}.json"));
-    let waiter = std::thread::spawn({
-        let table = bed.other().targets();
-        move || {
-            let claim = Claim::by("b").unwrap().wait(Duration::from_secs(60));
-            table.claim(&group(&[1]), &claim)
-        }
-    });
-    std::thread::sleep(Duration::from_millis(100));
-    let began = Instant::now();
-    std::fs::write(path, "").unwrap();
-    let got = waiter.join().unwrap();
-    assert!(matches!(got, Err(ClaimError::Refused(ref r)) if r.damaged.len() == 1), "{got:?}");
-    assert!(began.elapsed() < Duration::from_secs(20));
 }
 
 /// B4: opposite orders, with waiting; both get through.

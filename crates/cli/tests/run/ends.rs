@@ -20,6 +20,25 @@ fn b63_the_command_dies_with_its_wrapper() {
     until("the command to die", || !lives(&pid));
 }
 
+/// On a journal the lease goes with the wrapper: nobody waits for the ttl.
+#[test]
+fn a_journals_lease_is_over_when_its_wrapper_is_killed() {
+    let bed = Bed::journal();
+    let log = Log(bed.path("log"));
+    let script = format!("echo $$ > {}; exec sleep 60", log.path());
+    let mut child = spawn(&mut bed.run(&["--ttl", "1h"], &["sh", "-c", &script]));
+    let pid = log.wait(1)[0].clone();
+    assert_eq!(bed.contend(), 75, "held while the wrapper lives");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // Whatever the command started has worked under the lease too: it is over with the last of them.
+    until("the lease to be over", || {
+        let over = bed.contend() == 0;
+        assert!(!over || !lives(&pid), "over while the command was alive");
+        over
+    });
+}
+
 #[test]
 fn b63_a_wrapper_killed_around_the_fork_leaves_no_command_behind() {
     let bed = Bed::new();

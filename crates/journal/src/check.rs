@@ -1,0 +1,118 @@
+//! Looking a table over, and clearing away what nobody uses. The frames themselves are looked at
+//! whenever a table is opened.
+
+use std::path::PathBuf;
+
+use ringfence_engine::{Failure, StorageError};
+use ringfence_env::Deadline;
+
+use crate::engine::JournalEngine;
+use crate::journal::Which;
+
+/// What a check found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Check {
+    /// Records that are held.
+    pub records: usize,
+    /// A checkpoint or a description that was not finished.
+    pub temporaries: Vec<PathBuf>,
+    /// Names that are not ours.
+    pub strays: Vec<PathBuf>,
+    /// Removed by repair.
+    pub removed: Vec<PathBuf>,
+}
+
+/// Where a journal is, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Rises when a sync has failed.
+    pub epoch: u64,
+    /// The segment that is written.
+    pub segment: u64,
+    /// The last frame.
+    pub sequence: u64,
+    /// The frame that the checkpoint in force is the state after.
+    pub checkpoint: u64,
+    /// The highest fence issued.
+    pub fence: u64,
+}
+
+const OURS: [&str; 10] = [
+    "append.lock",
+    "audit.log",
+    "checkpoint",
+    "hints",
+    "journal.0",
+    "journal.1",
+    "lives",
+    "maintain.lock",
+    "sync.lock",
+    "table.json",
+];
+const TEMPORARIES: [&str; 2] = ["checkpoint.tmp", "table.tmp"];
+
+impl JournalEngine {
+    /// Looks at every name in the table. Writes nothing.
+    pub fn check(&self) -> Result<Check, StorageError> {
+        let journal = &self.journal;
+        let root = journal.layout.root();
+        let mut check = Check::default();
+        let fail = |source| StorageError::new("list", root.display(), source);
+        for name in journal.world.fs.list(root).map_err(fail)? {
+            let text = name.name.to_string_lossy();
+            let path = root.join(&name.name);
+            if TEMPORARIES.contains(&&*text) {
+                check.temporaries.push(path);
+            } else if !OURS.contains(&&*text) && text != "lost+found" {
+                check.strays.push(path);
+            }
+        }
+        check.temporaries.sort();
+        check.strays.sort();
+        let mut replica = journal.replica();
+        journal.catch_up(&mut replica).map_err(|error| journal.read_error(error))?;
+        for record in replica.records() {
+            let (_, stored) = record.map_err(|error| journal.read_error(error.into()))?;
+            let there = stored.record().map_err(|why| {
+                let why = std::io::Error::new(std::io::ErrorKind::InvalidData, why.to_string());
+                StorageError::new("read a record of", root.display(), why)
+            })?;
+            check.records += usize::from(there.is_some());
+        }
+        Ok(check)
+    }
+
+    /// The same, and removes what a maker that died left unfinished, and the files of processes that
+    /// are gone.
+    pub fn repair(&self, deadline: Deadline) -> Result<Check, Failure> {
+        let journal = &self.journal;
+        let held = journal.lock(Which::Maintain, deadline)?;
+        let mut removed = Vec::new();
+        for path in TEMPORARIES.map(|name| journal.layout.root().join(name)) {
+            match journal.world.fs.unlink(&path) {
+                Ok(()) => removed.push(path),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(source) => {
+                    let error = StorageError::new("remove", path.display(), source);
+                    return Err(Failure::Untouched(error));
+                }
+            }
+        }
+        drop(held);
+        journal.clear_lives().map_err(Failure::Untouched)?;
+        Ok(Check { removed, ..self.check().map_err(Failure::Untouched)? })
+    }
+
+    /// Where the journal is now. Writes nothing.
+    pub fn place(&self) -> Result<Place, StorageError> {
+        let mut replica = self.journal.replica();
+        self.journal.catch_up(&mut replica).map_err(|error| self.journal.read_error(error))?;
+        Ok(Place {
+            epoch: replica.epoch(),
+            segment: replica.at.segment,
+            sequence: replica.at.sequence,
+            checkpoint: replica.checkpoint.head.base.sequence,
+            fence: replica.fence,
+        })
+    }
+}
