@@ -36,6 +36,9 @@ pub(crate) struct Args {
     /// Where logs of failures go [default: target/crash]
     #[arg(long, value_name = "DIR")]
     pub(crate) keep: Option<PathBuf>,
+    /// Where User Mode Linux and what it needs was unpacked
+    #[arg(long, value_name = "DIR", hide = true)]
+    pub(crate) tools: Option<PathBuf>,
     /// Print the table as JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -1,9 +1,9 @@
 //! Everything a run mounts, attaches or starts, and its removal.
 //!
 //! Each thing is held by a guard that removes it when dropped, in a panic too. INT, TERM and HUP
-//! remove all of it, newest first. After a KILL the [`watch`]er does: loop and zram devices have notes
-//! that tell it what is whose. If it was killed as well, the mounts end with their namespace, and the
-//! next run removes what a maker that is gone has left.
+//! remove all of it, newest first. After a KILL the [watcher](mod@watch) does: loop and zram devices
+//! have notes that tell it what is whose. If it was killed as well, the mounts end with their
+//! namespace, and the next run removes what a maker that is gone has left.
 
 mod watch;
 
@@ -99,6 +99,8 @@ fn release(resource: &Resource) {
         Resource::Zram(number) => remove_zram(*number),
         Resource::Process(pid) => {
             if let Some(pid) = i32::try_from(*pid).ok().and_then(Pid::from_raw) {
+                // With what it started, where it leads a group.
+                let _ = rustix::process::kill_process_group(pid, Signal::KILL);
                 let _ = rustix::process::kill_process(pid, Signal::KILL);
             }
         }

@@ -9,6 +9,7 @@
 //! | [`resource`] | the program and the file system | full disks, quotas, limits, read-only mounts |
 //! | [`sweep`] | the program | each system call of each verb killed, and failed |
 //! | [`soak`] | the same | one table through hundreds of power cuts at random moments |
+//! | [`two_hosts`] | the program and three kernels | two clients of one NFS export, power cuts of each |
 //!
 //! Every judgement is made by [`oracle`] from marks that were ordered exactly against the writes.
 //! Everything that a run mounts or starts is in [`guard`], and is gone after it.
@@ -40,6 +41,7 @@ mod soak;
 mod states;
 mod sweep;
 mod table;
+mod two_hosts;
 mod weak;
 mod weakfs;
 mod workload;
@@ -75,6 +77,8 @@ enum Layer {
     Resource(Args),
     /// One table through hundreds of power cuts, under ext4 and xfs
     Soak(Args),
+    /// Two clients of one NFS export (not part of all)
+    TwoHosts(Args),
     /// All of them; with --ci a short fixed form
     All(Args),
     /// One process of a workload (started by the layers)
@@ -104,6 +108,7 @@ fn main() -> ExitCode {
         Layer::Sweep(args) => run(&args, &["sweep"]),
         Layer::Resource(args) => run(&args, &["resource"]),
         Layer::Soak(args) => run(&args, &["soak"]),
+        Layer::TwoHosts(args) => run(&args, &["two-hosts"]),
         Layer::All(args) => {
             run(&args, &["weak", "block", "mutants", "eio", "sweep", "resource", "soak"])
         }
@@ -146,6 +151,7 @@ fn layers_of(args: &Args, layers: &[&str], report: &mut Report) -> Result<(), Tr
             "block" => block::run(&context)?,
             "eio" => eio::run(&context)?,
             "soak" => soak::run(&context)?,
+            "two-hosts" => two_hosts::run(&context)?,
             "resource" => resource::run(&context)?,
             "sweep" => sweep::run(&context)?,
             "mutants" => mutants::run(&context)?,

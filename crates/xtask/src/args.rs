@@ -14,6 +14,7 @@ usage: cargo xtask test [--list] [--only SUITE]
                             [--arm none|ledger|group] [--frozen] [--json FILE]
        cargo xtask sim [ARGS..]
        cargo xtask crash [weak|block|mutants|eio|sweep|resource|soak|all] [ARGS..]
+       cargo xtask crash --two-hosts
 
 test      checks and tests everything; the last line is `N passed, N failed`
 campaign  builds a real program and runs a hybrid campaign on it (default: libyaml, 60 s,

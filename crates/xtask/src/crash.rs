@@ -10,6 +10,7 @@ use crate::process;
 use crate::suite::{Context, Outcome};
 use crate::tally;
 use crate::target_dir;
+use crate::targets;
 
 /// What the crash tools make file systems with, and trace with.
 pub(crate) const PACKAGES: &[&str] =
@@ -48,13 +49,34 @@ pub(crate) fn crash(repo: &Path, arguments: &[OsString]) -> ExitCode {
     println!("  build ringfence and the crash tools, and run them");
     println!("  mount file systems of its own, as root, in a mount namespace of its own");
     let tool = target_dir(repo).join("release/ringfence-crash");
+    let arguments = match arguments.split_first() {
+        Some((first, rest)) if first == "--two-hosts" => match two_hosts(repo) {
+            Ok(mut arguments) => {
+                arguments.extend_from_slice(rest);
+                arguments
+            }
+            Err(reason) => return failed(&reason),
+        },
+        _ => arguments.to_vec(),
+    };
     let all = [OsString::from("all")];
     missing
         .and_then(|missing| packages::install(&missing))
         .map_err(|error| error.to_string())
         .and_then(|()| build(repo, &["--package", "ringfence-cli", "--package", "ringfence-crash"]))
-        .and_then(|()| become_tool(&tool, if arguments.is_empty() { &all } else { arguments }))
+        .and_then(|()| become_tool(&tool, if arguments.is_empty() { &all } else { &arguments }))
         .unwrap_or_else(|reason| failed(&reason))
+}
+
+/// Unpacks what three kernels as processes need; how the layer is called then.
+///
+/// Older ones than the newest stop on processors with large registers.
+fn two_hosts(repo: &Path) -> Result<Vec<OsString>, String> {
+    let folder = target_dir(repo).join("two-hosts");
+    let packages = ["busybox-static", "libc6", "libgcc-s1", "user-mode-linux"];
+    targets::unpack(&packages, "sid", &folder).map_err(|error| error.to_string())?;
+    let folder = folder.canonicalize().map_err(|error| error.to_string())?;
+    Ok(vec!["two-hosts".into(), "--tools".into(), folder.into()])
 }
 
 /// The suite: every crash point in quick form, and random runs. Its own tests, which the suite of all

@@ -144,6 +144,11 @@ fn take_turn(path: &Path) -> Result<File, Error> {
     Ok(file)
 }
 
+/// Unpacks binary packages of a Debian suite below `folder`, installing nothing.
+pub(crate) fn unpack(packages: &[&str], suite: &str, folder: &Path) -> Result<(), Error> {
+    source::unpack(packages, suite, folder, |what| step("packages", what))
+}
+
 fn make_folder(path: &Path) -> Result<(), Error> {
     fs::create_dir_all(path).map_err(|source| Error::io(path, source))
 }

@@ -67,8 +67,9 @@ pub(crate) fn watch(args: &WatchArgs) -> ExitCode {
         std::thread::sleep(Duration::from_millis(5));
     }
     let place = Scratch::place_of(args.maker);
-    // Its children die with it, though not at once.
+    // Its children die with it, though not at once; theirs may not.
     for _ in 0..400 {
+        kill_users_of(&place);
         let mut points = mounts_in(&place);
         points.reverse();
         for point in &points {
@@ -87,6 +88,22 @@ pub(crate) fn watch(args: &WatchArgs) -> ExitCode {
     let _ = std::fs::remove_dir(&place);
     drop(signals);
     ExitCode::SUCCESS
+}
+
+/// Kills what was started with a path below a place.
+fn kill_users_of(place: &Path) {
+    let path = format!("{}/", place.display());
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
+        let words = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        if String::from_utf8_lossy(&words).contains(&path)
+            && let Some(pid) = rustix::process::Pid::from_raw(pid)
+        {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+    }
 }
 
 /// Every mount at a place or below it, oldest first.

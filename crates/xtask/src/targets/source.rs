@@ -1,4 +1,5 @@
-//! Debian's source packages: fetched with `apt-get`, verified, kept.
+//! Debian's source packages: fetched with `apt-get`, verified, kept; and binary packages of another
+//! suite than this machine's, unpacked beside everything and never installed.
 //!
 //! The mirror is the one this machine already uses for binary packages. It is asked for through a
 //! list of sources of our own, so that the machine's configuration stays as it is.
@@ -45,6 +46,51 @@ pub(super) fn fetch(
     Ok(())
 }
 
+/// Fetches binary packages of a suite and unpacks them below `folder`; what is there stays.
+pub(super) fn unpack(
+    packages: &[&str],
+    suite: &str,
+    folder: &Path,
+    step: impl Fn(&str),
+) -> Result<(), super::Error> {
+    make_folder(folder)?;
+    let _turn = take_turn(&folder.join(".lock"))?;
+    let done = folder.join(".unpacked");
+    let wanted = format!("{suite}: {}", packages.join(" "));
+    if fs::read_to_string(&done).is_ok_and(|there| there == wanted) {
+        step("the packages are here already");
+        return Ok(());
+    }
+    let apt = OwnApt::new(&folder.join("apt"))?;
+    let mut mirrors = any_mirrors(Command::new("apt-get"))?;
+    if mirrors.is_empty() {
+        let mut update = apt.base();
+        update.args(["-q", "update"]);
+        checked(update)?;
+        mirrors = any_mirrors(apt.base())?;
+    }
+    if mirrors.is_empty() {
+        return Err(Error::NoMirror { suite: suite.to_owned() }.into());
+    }
+    step(&format!("fetch {} of {suite} from this machine's mirror", packages.join(" ")));
+    apt.use_sources(&mirrors, suite, "deb")?;
+    checked(apt.command(&["-q", "update"]))?;
+    let fetched = folder.join("fetched");
+    let _ = fs::remove_dir_all(&fetched);
+    make_folder(&fetched)?;
+    let mut download = apt.command(&["-q", "download"]);
+    download.args(packages).current_dir(&fetched);
+    checked(download)?;
+    let entries = fs::read_dir(&fetched).map_err(|error| super::Error::io(&fetched, error))?;
+    for package in entries.flatten() {
+        let mut unpack = Command::new("dpkg");
+        unpack.arg("-x").arg(package.path()).arg(folder);
+        checked(unpack)?;
+    }
+    let _ = fs::remove_dir_all(&fetched);
+    fs::write(&done, wanted).map_err(|error| super::Error::io(&done, error))
+}
+
 /// An `apt-get` with lists, caches and sources of its own.
 struct OwnApt {
     folder: PathBuf,
@@ -60,8 +106,17 @@ impl OwnApt {
     }
 
     fn use_mirrors(&self, mirrors: &BTreeSet<String>, suite: &str) -> Result<(), super::Error> {
+        self.use_sources(mirrors, suite, "deb-src")
+    }
+
+    fn use_sources(
+        &self,
+        mirrors: &BTreeSet<String>,
+        suite: &str,
+        kind: &str,
+    ) -> Result<(), super::Error> {
         let path = self.folder.join("own.sources");
-        fs::write(&path, sources_file(mirrors, suite, Path::new(ARCHIVE_KEYS).exists()))
+        fs::write(&path, sources_file(mirrors, suite, kind, Path::new(ARCHIVE_KEYS).exists()))
             .map_err(|error| super::Error::io(&path, error))
     }
 
@@ -107,10 +162,21 @@ fn mirrors(
     Ok(here)
 }
 
-fn list_mirrors(mut apt: Command, suite: &str) -> Result<BTreeSet<String>, super::Error> {
+fn list_mirrors(apt: Command, suite: &str) -> Result<BTreeSet<String>, super::Error> {
+    Ok(debian_mirrors(&listed(apt)?, suite))
+}
+
+/// The addresses of Debian's main part of any suite: they have all suites.
+fn any_mirrors(apt: Command) -> Result<BTreeSet<String>, super::Error> {
+    let listed = listed(apt)?;
+    let suites = listed.lines().filter_map(|line| line.split('|').nth(1));
+    Ok(suites.flat_map(|suite| debian_mirrors(&listed, suite)).collect())
+}
+
+fn listed(mut apt: Command) -> Result<String, super::Error> {
     apt.args(["indextargets", "--format", "$(REPO_URI)|$(RELEASE)|$(COMPONENT)|$(LABEL)"]);
     let listed = apt.output().map_err(|error| super::Error::io(Path::new("apt-get"), error))?;
-    Ok(debian_mirrors(&String::from_utf8_lossy(&listed.stdout), suite))
+    Ok(String::from_utf8_lossy(&listed.stdout).into_owned())
 }
 
 /// The addresses in lines `URI|RELEASE|COMPONENT|LABEL` that are Debian's main part of `suite`.
@@ -120,10 +186,12 @@ fn debian_mirrors(listed: &str, suite: &str) -> BTreeSet<String> {
     main.map(str::to_owned).collect()
 }
 
-fn sources_file(mirrors: &BTreeSet<String>, suite: &str, has_keys: bool) -> String {
+fn sources_file(mirrors: &BTreeSet<String>, suite: &str, kind: &str, has_keys: bool) -> String {
     let mut text = String::new();
     for mirror in mirrors {
-        text.push_str("Types: deb-src\nURIs: ");
+        text.push_str("Types: ");
+        text.push_str(kind);
+        text.push_str("\nURIs: ");
         text.push_str(mirror);
         text.push_str("\nSuites: ");
         text.push_str(suite);
@@ -222,9 +290,12 @@ mod tests {
     #[test]
     fn our_sources_ask_for_source_packages_only() {
         let mirrors = BTreeSet::from(["http://a/".to_owned()]);
-        let text = sources_file(&mirrors, "one", false);
+        let text = sources_file(&mirrors, "one", "deb-src", false);
         assert_eq!(text, "Types: deb-src\nURIs: http://a/\nSuites: one\nComponents: main\n\n");
-        assert!(sources_file(&mirrors, "one", true).contains("\nSigned-By: /usr/share/keyrings/"));
+        assert!(
+            sources_file(&mirrors, "one", "deb-src", true)
+                .contains("\nSigned-By: /usr/share/keyrings/")
+        );
     }
 
     #[test]
