@@ -264,7 +264,7 @@ impl FilesEngine {
         match batch.flush() {
             Ok(barriers) => match intent.map(ActiveIntent::retire) {
                 None | Some(Ok(())) => Ok(barriers),
-                Some(Err(error)) => Err(unknown(error, steps)),
+                Some(Err(error)) => Err(unknown(error, "the new state was decided", steps)),
             },
             Err(error) => Err(put_back(&applied, steps, intent, error)),
         }
@@ -313,7 +313,9 @@ impl FilesEngine {
         match ActiveIntent::write(&self.world, &self.layout, &intent, slots_in_use) {
             Ok(active) => Ok(Some(active)),
             Err((error, true)) => Err(Failure::Untouched(error)),
-            Err((error, false)) => Err(unknown(error, steps)),
+            Err((error, false)) => {
+                Err(unknown(error, "the new state may have been decided", steps))
+            }
         }
     }
 
@@ -486,12 +488,8 @@ fn put_back(
 }
 
 /// A failure after which nothing could be put back.
-fn unknown(error: StorageError, steps: &[Step<'_>]) -> Failure {
-    let restore = StorageError::new(
-        "put back",
-        "anything",
-        std::io::Error::other("the new state was decided"),
-    );
+fn unknown(error: StorageError, why: &'static str, steps: &[Step<'_>]) -> Failure {
+    let restore = StorageError::new("put back", "anything", std::io::Error::other(why));
     Failure::Unknown { source: error, restore, members: names(steps) }
 }
 

@@ -40,6 +40,9 @@
 //! the other. Slots are reused in place, so an intent costs one data sync to write and one to retire,
 //! and no name is made or removed.
 //!
+//! The head is written last. Where writing it fails and the slot does not show it, nothing was decided,
+//! and nothing can be by what a power cut leaves: no head names the body.
+//!
 //! A group of one record needs no intent: one rename is atomic. Several records in one shard do need
 //! one: their renames are separate entries of the directory, and a power cut keeps any subset.
 

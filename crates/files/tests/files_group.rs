@@ -1,6 +1,6 @@
 //! The tests of `files` again, on tables of durability `group`.
 //!
-//! Left out is what makes tables of both durabilities by itself (`barriers`, `fault`, `scan`), what
+//! Left out is what makes tables of both durabilities by itself (`barriers`, `fault`, `full`, `scan`), what
 //! is about a table that other programs use (`foreign`), and what makes no call on a table (`probe`).
 
 #![expect(clippy::disallowed_methods, reason = "a test plays the disk and the other programs")]

@@ -7,7 +7,7 @@ use ringfence_engine::StorageError;
 use ringfence_env::{LockFd, LockMode, OpenWrite, Read, World, WriteFile, steps};
 use ringfence_model::Key;
 
-use super::codec::{ABORT_AT, HEAD_BYTES, Head, Intent, Standing, abort_mark};
+use super::codec::{ABORT_AT, BODY_AT, HEAD_BYTES, Head, Intent, Standing, abort_mark};
 use crate::layout::{FILE_MODE, Layout};
 
 /// A slot whose lock this process holds.
@@ -38,35 +38,56 @@ impl SlotFile {
         Ok(Some(Self { path: path.to_owned(), file, lock }))
     }
 
-    /// Takes a slot that holds no standing intent; makes one if all are in use. The caller knows that
-    /// those below `from` are.
+    /// Takes a slot that holds no standing intent; `None` if it holds one, or is somebody's.
+    fn take_if_free(
+        world: &World,
+        layout: &Layout,
+        path: &Path,
+    ) -> Result<Option<Self>, StorageError> {
+        let Some(slot) = Self::take(world, path)? else { return Ok(None) };
+        let fail = |source| StorageError::new("read", path.display(), source);
+        if slot.file.stat().map_err(fail)?.len == 0 {
+            // Perhaps just made: its name must be durable before it can hold a decision.
+            let dir = layout.intents();
+            world
+                .fs
+                .sync_dir(&dir)
+                .map_err(|source| StorageError::new("sync directory", dir.display(), source))?;
+            return Ok(Some(slot));
+        }
+        // A dead writer's intent: whoever meets its members finishes it.
+        Ok(read_slot(world, path)?.is_none().then_some(slot))
+    }
+
+    /// Takes the first slot that is free; makes one if all are in use. The caller knows that those
+    /// below `from` are.
     fn take_free(world: &World, layout: &Layout, from: u16) -> Result<Self, StorageError> {
         for number in from..u16::MAX {
-            let path = layout.intent(number);
-            let Some(slot) = Self::take(world, &path)? else { continue };
-            let fail = |source| StorageError::new("read", path.display(), source);
-            if slot.file.stat().map_err(fail)?.len == 0 {
-                // Perhaps just made: its name must be durable before it can hold a decision.
-                let dir = layout.intents();
-                world
-                    .fs
-                    .sync_dir(&dir)
-                    .map_err(|source| StorageError::new("sync directory", dir.display(), source))?;
+            if let Some(slot) = Self::take_if_free(world, layout, &layout.intent(number))? {
                 return Ok(slot);
             }
-            if read_slot(world, &path)?.is_none() {
-                return Ok(slot);
-            }
-            // A dead writer's intent: whoever meets its members finishes it.
         }
         let full = io::Error::other("65,535 intents are under way");
         Err(StorageError::new("find a free slot in", layout.intents().display(), full))
     }
 
-    /// Puts the whole slot, durably.
-    fn put(&mut self, slot: &[u8]) -> io::Result<()> {
-        steps::write_all_at(&mut *self.file, slot, 0)?;
-        self.file.sync_data()
+    /// Writes an intent durably, its head last: until all of that is there nothing is decided.
+    fn put(&mut self, world: &World, slot: &[u8]) -> Result<(), Unwritten> {
+        let (head, body) = slot.split_at_checked(HEAD_BYTES).unwrap_or_default();
+        // A body that no head names decides nothing, whatever of it becomes durable.
+        steps::write_all_at(&mut *self.file, body, BODY_AT).map_err(Unwritten::Nothing)?;
+        match steps::write_all_at(&mut *self.file, head, 0) {
+            // Part of a head is none, and what was not written cannot become durable.
+            Err(error) if !self.may_show(world, head) => Err(Unwritten::Nothing(error)),
+            written => written.and_then(|()| self.file.sync_data()).map_err(Unwritten::Perhaps),
+        }
+    }
+
+    /// Whether the slot shows this head; unless it certainly does not, it may.
+    fn may_show(&self, world: &World, head: &[u8]) -> bool {
+        let ours = Head::decode(head).map(|head| head.digest);
+        let shown = read_head(world, &self.path);
+        shown.is_err() || shown.is_ok_and(|head| head.map(|head| head.digest) == ours)
     }
 
     /// Makes what the slot shows durable.
@@ -90,6 +111,33 @@ impl SlotFile {
     }
 }
 
+/// Why an intent was not written.
+enum Unwritten {
+    /// It is not there and cannot come to be.
+    Nothing(io::Error),
+    /// It may be there, or come to be after a power cut.
+    Perhaps(io::Error),
+}
+
+/// Whether there was no room.
+fn is_full(error: &StorageError) -> bool {
+    matches!(error.source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// Every slot but one. The longest is the one that need grow least.
+fn others_longest_first(world: &World, layout: &Layout, but: &Path) -> io::Result<Vec<PathBuf>> {
+    let dir = layout.intents();
+    let mut others = Vec::new();
+    for name in world.fs.list(&dir)? {
+        let path = dir.join(&name.name);
+        if name.name.to_str().is_some_and(Layout::is_intent) && path != but {
+            others.push((world.fs.stat(&path)?.len, path));
+        }
+    }
+    others.sort_unstable_by(|a, b| b.cmp(a));
+    Ok(others.into_iter().map(|(_, path)| path).collect())
+}
+
 /// An intent of this process that stands.
 #[must_use = "an intent that is dropped is finished by whoever meets its members"]
 #[derive(Debug)]
@@ -102,6 +150,8 @@ impl ActiveIntent {
     /// Writes an intent durably: from its return on, the new state is decided.
     ///
     /// Slots below `from` are known to be in use. `Err(.., true)` says that nothing was decided, `false` that it may have been.
+    ///
+    /// On a full disk any slot that is free and long enough will do: it is written over in place.
     pub(crate) fn write(
         world: &World,
         layout: &Layout,
@@ -109,13 +159,37 @@ impl ActiveIntent {
         from: usize,
     ) -> Result<Self, (StorageError, bool)> {
         let from = u16::try_from(from).unwrap_or(0);
-        let mut slot = SlotFile::take_free(world, layout, from).map_err(|error| (error, true))?;
         let bytes = intent.to_slot();
+        let slot = SlotFile::take_free(world, layout, from).map_err(|error| (error, true))?;
+        let tried = slot.path.clone();
+        let mut failed = match Self::write_in(slot, world, &bytes) {
+            Err((error, true)) if is_full(&error) => error,
+            ended => return ended,
+        };
+        for path in others_longest_first(world, layout, &tried).unwrap_or_default() {
+            let slot = SlotFile::take_if_free(world, layout, &path);
+            let Some(slot) = slot.map_err(|error| (error, true))? else { continue };
+            match Self::write_in(slot, world, &bytes) {
+                Err((error, true)) if is_full(&error) => failed = error,
+                ended => return ended,
+            }
+        }
+        Err((failed, true))
+    }
+
+    fn write_in(
+        mut slot: SlotFile,
+        world: &World,
+        bytes: &[u8],
+    ) -> Result<Self, (StorageError, bool)> {
         let head = bytes.get(..HEAD_BYTES).unwrap_or_default().to_vec();
-        match slot.put(&bytes) {
+        let ended = slot.put(world, bytes);
+        let fail = |source| StorageError::new("write an intent to", slot.path.display(), source);
+        match ended {
             Ok(()) => Ok(Self { slot, head }),
-            Err(source) => {
-                let error = StorageError::new("write an intent to", slot.path.display(), source);
+            Err(Unwritten::Nothing(source)) => Err((fail(source), true)),
+            Err(Unwritten::Perhaps(source)) => {
+                let error = fail(source);
                 // It may have become durable all the same; no record has changed yet.
                 let undecided = slot.retire(&head).is_ok();
                 Err((error, undecided))

@@ -25,6 +25,8 @@ mod fault;
 #[cfg(test)]
 mod foreign;
 #[cfg(test)]
+mod full;
+#[cfg(test)]
 mod group;
 #[cfg(test)]
 mod invariants;
