@@ -86,7 +86,7 @@ impl Probe {
 
     fn first_failure(&self) -> Option<(ProbeStep, String)> {
         self.steps.iter().find_map(|(step, verdict)| match verdict {
-            _ if *step == ProbeStep::CrossHostExclusion => None,
+            Verdict::NotVerified if *step == ProbeStep::CrossHostExclusion => None,
             Verdict::Works => None,
             Verdict::Failed(why) => Some((*step, why.clone())),
             Verdict::NotVerified => Some((*step, "not verified".to_owned())),
@@ -104,7 +104,8 @@ pub fn run(world: &World, dir: &Path) -> Result<Probe, ProbeError> {
     let mount = world.fs.mount_type(dir).map_err(fail)?;
     let place = dir.join(format!(".probe-{}.tmp", world.unique().map_err(fail)?));
     world.fs.mkdir(&place, DIR_MODE).map_err(fail)?;
-    let steps = try_all(world, &place);
+    let mut steps = try_all(world, &place);
+    steps.insert(ProbeStep::CrossHostExclusion, cross_host(&mount));
     let clear = || {
         for name in ["lock", "staged", "file"] {
             let _ = world.fs.unlink(&place.join(name));
@@ -114,6 +115,19 @@ pub fn run(world: &World, dir: &Path) -> Result<Probe, ProbeError> {
     // Once more, so that one failed call leaves nothing.
     clear().or_else(|_| clear()).map_err(fail)?;
     Ok(Probe { dir: dir.to_owned(), mount, steps })
+}
+
+/// What is known of two hosts without trying.
+///
+/// Two clients of one NFS export do exclude each other by these locks, but a lock does not refresh
+/// what a client remembers of *other* files: under its locks a call may read records of a minute ago.
+fn cross_host(mount: &str) -> Verdict {
+    match mount {
+        "nfs" | "nfs4" => Verdict::Failed(format!(
+            "on {mount} a host that has a lock may still read what other files held before it had it"
+        )),
+        _ => Verdict::NotVerified,
+    }
 }
 
 /// Whether a directory is one that a probe makes.
@@ -344,4 +358,27 @@ pub enum ProbeError {
         /// Why.
         source: io::Error,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nfs_is_refused_by_name_and_other_file_systems_by_what_they_do() {
+        let of = |mount: &str| {
+            let steps = BTreeMap::from([
+                (ProbeStep::LockAnswers, Verdict::Works),
+                (ProbeStep::CrossHostExclusion, cross_host(mount)),
+            ]);
+            Probe { dir: PathBuf::new(), mount: mount.to_owned(), steps }
+        };
+        assert!(of("ext4").usable() && of("tmpfs").usable());
+        for mount in ["nfs", "nfs4"] {
+            let probe = of(mount);
+            let (step, why) = probe.first_failure().unwrap();
+            assert!(!probe.usable() && step == ProbeStep::CrossHostExclusion);
+            assert!(why.contains(mount), "{why}");
+        }
+    }
 }
