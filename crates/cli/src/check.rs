@@ -156,6 +156,7 @@ impl FindingJson {
                     match standing {
                         Standing::Committed => "new",
                         Standing::Aborting => "old",
+                        Standing::Retired => "final",
                     }
                 )),
                 ..at("intent", path)

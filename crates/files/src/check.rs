@@ -181,6 +181,9 @@ impl FilesEngine {
             _ => {}
         }
         for found in standing_intents(&self.world, &self.layout, None)? {
+            if found.standing == Standing::Retired {
+                continue;
+            }
             let record = |member: &Member| self.layout.record(member.key).record;
             report.findings.push(Finding::Intent {
                 records: found.intent.members.iter().map(record).collect(),
@@ -270,7 +273,16 @@ impl FilesEngine {
     ) -> Result<(), CheckError> {
         let fs = &self.world.fs;
         let fail = |source| StorageError::new("remove", path.display(), source);
-        match fs.stat(&path).map(|stat| stat.kind) {
+        let kind = match fs.stat(&path).map(|stat| stat.kind) {
+            // Its writer lives, and has renamed or removed it since.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            // Nobody may be told that all is cleared away.
+            Err(source) if repair => {
+                return Err(StorageError::new("stat", path.display(), source).into());
+            }
+            kind => kind,
+        };
+        match kind {
             Ok(FileKind::File) if repair => {
                 fs.unlink(&path).map_err(fail)?;
                 report.removed.push(path);

@@ -9,14 +9,16 @@
 //!     changes. From then on the group's true state is the new one, whatever the records show.
 //! I2. *Monotone.* A decision turns once at most, to the old state, by an abort mark that is durable
 //!     before the first record is put back. It never turns again.
-//! I3. *Retired before return.* An intent is durably invalid before the call returns, so it can never
+//! I3. *Retired before return.* An intent is durably retired before the call returns, so it can never
 //!     be replayed over newer records. While retiring fails, the intent stays valid and whoever
-//!     meets one of its members finishes it first.
+//!     meets one of its members finishes it first. A retirement that may not be durable yet stays in
+//!     sight: whoever meets one of its members makes it durable before he goes on.
 //! I4. *Images only.* Recovery changes a record only where its bytes equal one of the intent's two
 //!     images, or are what a power cut brought back from before them (see the module `recover`: nothing, or a
 //!     lease of ours under a fence not above theirs); anything else is left alone and reported.
 //! I7. *Durable before use.* Recovery syncs a slot before it changes a record: an intent may be
-//!     visible whose writer died before its sync.
+//!     visible whose writer died before its sync. It makes every record as decided anew, also one
+//!     that looks so: a sync that succeeds says nothing about what an earlier one failed on.
 //! I5. *One finisher.* A slot's lock is held by its writer until the intent is retired, or by the one
 //!     who recovers it. An intent is finished by others only under that lock, so never while its
 //!     writer lives.
@@ -25,14 +27,14 @@
 //!
 //! # States of a slot
 //! ```text
-//! Free -[write, sync]-> Committed -[records new, durable]-> [retire, sync] -> Free
-//!                           \-[abort mark, sync]-> Aborting -[records old, durable]-> [retire] -> Free
+//! Free -[write, sync]-> Committed -[records new, durable]-> [retire, sync] -> Retired -[zeros]-> Free
+//!                           \-[abort mark, sync]-> Aborting -[records old, durable]-> [retire] -^
 //! ```
 //!
 //! # Bytes of a slot
 //! ```text
 //!    0  header  magic "RFINTENT", body length, body digest, first 4 bytes of each member's id,
-//!               digest of the header
+//!               digest of the header; "RFRETIRE" in place of the magic once it is retired
 //!  512  abort   magic "RFABORT.", body digest, digest of the two; else zeros
 //! 1024  body    table, nonce, kind, token, and per member: table, id, image before, image after
 //! ```

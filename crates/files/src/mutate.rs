@@ -114,6 +114,26 @@ impl<'a> Staged<'a> {
     }
 }
 
+/// Removes a record that is not there, again: a sync of its directory that failed may have lost its
+/// removal, and a later one that succeeds says nothing about that.
+///
+/// For the moment between it stands with `bytes`, which the intent over it explains.
+pub fn remove_again(
+    world: &World,
+    record: &Path,
+    bytes: &[u8],
+    batch: &mut DirectorySyncBatch<'_>,
+) -> Result<(), StorageError> {
+    let temp = temp_beside(world, record)?;
+    let fail = |source| StorageError::new("write", temp.display(), source);
+    // M4: a power cut may keep the name and lose its removal.
+    steps::stage_synced(&*world.fs, &temp, bytes, FILE_MODE).map_err(fail)?;
+    batch.replace(&temp, record).inspect_err(|_| {
+        let _ = world.fs.unlink(&temp);
+    })?;
+    batch.unlink(record)
+}
+
 /// Steps whose names were changed, or may have been.
 #[must_use = "a change that is not flushed is not durable"]
 #[derive(Debug)]

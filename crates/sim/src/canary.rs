@@ -163,12 +163,6 @@ pub const CANARIES: &[Canary] = &[
     ),
     below("an intent is not retired", Group, S::RetirementForgotten, Crash(Act::StaleIntent, 2, 1)),
     below("a retirement is not synced", Group, S::RetirementSync, Crash(Act::StaleIntent, 2, 1)),
-    below(
-        "recovery does not sync what it finds done",
-        Group,
-        S::SettledDirSync,
-        Crash(Act::Claim, 2, 1),
-    ),
     below("recovery syncs nothing", Group, S::RecoverySync, Crash(Act::Claim, 2, 1)),
     below(
         "recovery acts on an intent that it has not synced",

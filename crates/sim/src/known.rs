@@ -12,15 +12,7 @@ pub struct Known {
 }
 
 /// Every known defect.
-pub const KNOWN: &[Known] = &[
-    // The writer's directory sync failed and so did its abort mark, so the new state stays decided.
-    // Whoever recovers finds the record as decided, syncs its directory and retires the intent; but a
-    // sync that succeeds says nothing about what an earlier one failed on.
-    Known {
-        name: "recovery believes its sync of a directory whose sync failed before",
-        signs: &["no order explains it until the power cut", BELIEVED_SYNC],
-    },
-];
+pub const KNOWN: &[Known] = &[];
 
 /// Put at the end of what is wrong with an order, where a recovery synced what a failed sync had
 /// covered.

@@ -294,7 +294,6 @@ impl Fs for SabotagedFs {
             Sabotage::MkdirSync => !is_shard(dir) && !renamed,
             Sabotage::RestoreSync => self.has_failed(),
             Sabotage::IntentDirSync => is_intent(dir),
-            Sabotage::SettledDirSync => is_shard(dir) && !renamed && !unlinked,
             Sabotage::RecoverySync => is_shard(dir) && self.is_recovering(),
             Sabotage::AuditDirSync => self.with(|memory| starts(&memory.opened, "audit")),
             Sabotage::ParentSync => Some(dir) == root().parent(),

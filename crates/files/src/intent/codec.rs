@@ -16,6 +16,7 @@ pub(super) const HEAD_BYTES: usize = 1024;
 const SECTOR: usize = 512;
 const MAGIC: &[u8; 8] = b"RFINTENT";
 const ABORT_MAGIC: &[u8; 8] = b"RFABORT.";
+const RETIRED_MAGIC: &[u8; 8] = b"RFRETIRE";
 const MAX_BODY: u64 = (2 * MAX_GROUP as u64 + 1) * MAX_RECORD_BYTES as u64;
 
 /// What a group is to become, and what it was.
@@ -71,6 +72,9 @@ pub enum Standing {
     Committed,
     /// The old state is decided.
     Aborting,
+    /// The decided state is there, durably, and nothing is to be done; but that this is said may not
+    /// be durable yet.
+    Retired,
 }
 
 impl Intent {
@@ -180,7 +184,8 @@ impl Head {
             return None;
         }
         let mut rest = fields;
-        if take(&mut rest, 8)? != MAGIC {
+        let magic = take(&mut rest, 8)?;
+        if magic != MAGIC && magic != RETIRED_MAGIC {
             return None;
         }
         let body_len = u64::from_le_bytes(take(&mut rest, 8)?.try_into().ok()?);
@@ -195,7 +200,11 @@ impl Head {
         let aborted = bytes.get(SECTOR..2 * SECTOR).is_some_and(|mark| {
             mark.get(..abort_mark(&body).len()) == Some(abort_mark(&body).as_slice())
         });
-        let standing = if aborted { Standing::Aborting } else { Standing::Committed };
+        let standing = match aborted {
+            _ if magic == RETIRED_MAGIC => Standing::Retired,
+            true => Standing::Aborting,
+            false => Standing::Committed,
+        };
         Some(Self { body_len, digest: body, standing, prefixes })
     }
 
@@ -213,6 +222,17 @@ impl Head {
         let body = slot.get(start..end)?;
         if digest(body) == self.digest { Intent::decode(body) } else { None }
     }
+}
+
+/// The header that says of the intent with this one that it is retired.
+pub(super) fn retired(header: &[u8]) -> Vec<u8> {
+    let fields = header.get(MAGIC.len()..SECTOR - 32).unwrap_or_default();
+    let mut retired = Vec::with_capacity(SECTOR);
+    retired.extend_from_slice(RETIRED_MAGIC);
+    retired.extend_from_slice(fields);
+    let check = digest(&retired);
+    retired.extend_from_slice(&check);
+    retired
 }
 
 /// The bytes that turn the decision for the intent with this digest.

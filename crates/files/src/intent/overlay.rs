@@ -45,6 +45,7 @@ impl<'a> Overlay<'a> {
                 let (decided, other) = match found.standing {
                     Standing::Committed => (&member.after, &member.before),
                     Standing::Aborting => (&member.before, &member.after),
+                    Standing::Retired => break,
                 };
                 let path = self.layout.record(member.key).record;
                 change(member.key, &mut |now| {

@@ -47,6 +47,7 @@ impl LeftAlone {
         let decided = match self.standing {
             Standing::Committed => "new",
             Standing::Aborting => "old",
+            Standing::Retired => "final",
         };
         let fields = [
             ("at", json::float(at.seconds())),
@@ -103,6 +104,10 @@ fn finish(
         let error = StorageError::new("finish the intent in", path.display(), why);
         return Err(Failure::Untouched(error));
     }
+    if found.standing == Standing::Retired {
+        // Written once more, so that no failure to write it back goes unnoticed.
+        return slot.retire(&found.head).map_err(Failure::Untouched);
+    }
     // Its writer may have died before its sync. What recovery does must not be undone by a power cut
     // that takes the decision away.
     slot.sync().map_err(Failure::Untouched)?;
@@ -114,6 +119,7 @@ fn finish(
     match found.standing {
         Standing::Committed => recovered.redone += 1,
         Standing::Aborting => recovered.undone += 1,
+        Standing::Retired => {}
     }
     let standing = found.standing;
     recovered.left_alone.extend(left.into_iter().map(|path| LeftAlone { path, standing }));
@@ -137,6 +143,7 @@ fn settle(
         let (decided, other) = match found.standing {
             Standing::Committed => (&member.after, &member.before),
             Standing::Aborting => (&member.before, &member.after),
+            Standing::Retired => break,
         };
         let aside = match (&member.before, &member.after) {
             (Image::Opaque(name), _) | (_, Image::Opaque(name)) => {
@@ -144,9 +151,12 @@ fn settle(
             }
             _ => None,
         };
-        if same(&now.before, decided) {
-            settled.push(paths);
-        } else if !gives_way(now, member, other) {
+        // What looks as decided is made so again. Whatever made it so may not have lived to sync it; or
+        // its sync failed, and then one that succeeds now says nothing about it.
+        let again = same(&now.before, decided);
+        if again && !matches!(decided, Image::Bytes(_)) {
+            settled.push((paths, other));
+        } else if !again && !gives_way(now, member, other) {
             left.push(paths.record.clone());
         } else {
             let to = match decided {
@@ -162,9 +172,11 @@ fn settle(
     let mut batch = DirectorySyncBatch::new(&*world.fs, Barriers::Batched);
     let mut applied = Applied::none(world);
     mutate::stage(world, tuning, &steps)?.publish(&mut batch, &mut applied)?;
-    for paths in settled {
-        // It looks as decided, but whatever made it so may not have lived to sync it.
-        batch.note(&paths.record)?;
+    for (paths, other) in settled {
+        match other {
+            Image::Bytes(bytes) => mutate::remove_again(world, &paths.record, bytes, &mut batch)?,
+            _ => batch.note(&paths.record)?,
+        }
     }
     batch.flush()?;
     Ok(left)

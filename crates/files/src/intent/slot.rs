@@ -7,7 +7,7 @@ use ringfence_engine::StorageError;
 use ringfence_env::{LockFd, LockMode, OpenWrite, Read, World, WriteFile, steps};
 use ringfence_model::Key;
 
-use super::codec::{ABORT_AT, BODY_AT, HEAD_BYTES, Head, Intent, Standing, abort_mark};
+use super::codec::{ABORT_AT, BODY_AT, HEAD_BYTES, Head, Intent, Standing, abort_mark, retired};
 use crate::layout::{FILE_MODE, Layout};
 
 /// A slot whose lock this process holds.
@@ -55,8 +55,17 @@ impl SlotFile {
                 .map_err(|source| StorageError::new("sync directory", dir.display(), source))?;
             return Ok(Some(slot));
         }
-        // A dead writer's intent: whoever meets its members finishes it.
-        Ok(read_slot(world, path)?.is_none().then_some(slot))
+        let mut slot = slot;
+        match read_slot(world, path)? {
+            None => Ok(Some(slot)),
+            // Nothing is left to do, but that must be durable before the slot is used again.
+            Some(found) if found.standing == Standing::Retired => {
+                slot.retire(&found.head)?;
+                Ok(Some(slot))
+            }
+            // A dead writer's intent: whoever meets its members finishes it.
+            Some(_) => Ok(None),
+        }
     }
 
     /// Takes the first slot that is free; makes one if all are in use. The caller knows that those
@@ -97,11 +106,19 @@ impl SlotFile {
             .map_err(|source| StorageError::new("sync the intent in", self.path.display(), source))
     }
 
-    /// Makes the slot's intent invalid, durably. On failure it stands again, as it did.
+    /// Retires the slot's intent, durably, and frees the slot. On failure it stands again, as it did.
+    ///
+    /// In two steps. Were the slot free from the first write on, a writer that died before its sync
+    /// would leave a retirement that everybody sees and a power cut takes back, over whatever was
+    /// acknowledged since. So it says that it is retired, and over which records, until that is
+    /// durable; whoever meets one of them before sees to it first (I3).
     pub(crate) fn retire(&mut self, head: &[u8]) -> Result<(), StorageError> {
-        let retired = [0; HEAD_BYTES / 2];
-        let done =
-            steps::write_all_at(&mut *self.file, &retired, 0).and_then(|()| self.file.sync_data());
+        let done = steps::write_all_at(&mut *self.file, &retired(head), 0)
+            .and_then(|()| self.file.sync_data());
+        if done.is_ok() {
+            // Free, for everybody who looks. Not synced: after a power cut it is found retired.
+            let _ = steps::write_all_at(&mut *self.file, &[0; HEAD_BYTES / 2], 0);
+        }
         done.map_err(|source| {
             // I3: it may still be valid on the medium, so it must not look retired to anybody.
             let again = head.get(..HEAD_BYTES / 2).unwrap_or(head);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ringfence_engine::{Done, Engine, Failure, Request};
 use ringfence_env::World;
-use ringfence_env::fault::{Effect, FaultFs, When};
+use ringfence_env::fault::{Call, Effect, FaultFs, When};
 use ringfence_model::rules::{self, ClaimRequest};
 use ringfence_model::{
     Entry, Key, Owner, Payload, ShardCount, TargetGroup, Timestamp, Token, Transition, Ttl, View,
@@ -345,4 +345,46 @@ fn a_single_record_and_a_table_of_durability_record_write_no_intent() {
         let intent = if durability == Durability::Group { 2 } else { 0 };
         assert_eq!(fs.count(ringfence_env::fault::Call::SyncFile) - syncs, 2 + intent);
     }
+}
+
+/// A power cut would bring the intent back over what is acknowledged now.
+#[test]
+fn a_retirement_that_may_not_be_durable_is_made_so_before_a_record_of_it_changes_again() {
+    let slot = |bed: &Bed| std::fs::read(bed.path().join("intents/00000.slot")).unwrap();
+    let mut met = false;
+    for nth in 1.. {
+        let (bed, token) = Bed::new(Verb::Release);
+        let fs = FaultFs::new(World::system().fs);
+        let dying = bed.open(Some(&fs));
+        fs.arm(When::From(nth), Effect::Errno(5));
+        let ended = act(&dying, &bed, Verb::Release, &token);
+        if fs.fired() == 0 {
+            ended.unwrap();
+            break;
+        }
+        if !slot(&bed).starts_with(b"RFRETIRE") {
+            continue;
+        }
+        met = true;
+        // Its writer died before the sync. A call on one record of it needs no intent of its own.
+        let one = TargetGroup::from_numbers([2]).unwrap();
+        let counted = FaultFs::new(World::system().fs);
+        let synced = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let seen = Arc::clone(&synced);
+        counted.on_call(move |call, path| {
+            seen.lock().unwrap().push((call, path.to_owned()));
+        });
+        claim(&bed.open(Some(&counted)), &one, "new", NEW).unwrap();
+        let calls = synced.lock().unwrap();
+        let position = |wanted, end: &str| {
+            calls
+                .iter()
+                .position(|(call, path)| *call == wanted && path.to_string_lossy().ends_with(end))
+        };
+        let sync = position(Call::SyncFile, ".slot").expect("the slot is synced");
+        let rename = position(Call::Rename, ".json").expect("the record is written");
+        assert!(sync < rename, "the retirement is durable first");
+        assert!(slot(&bed).starts_with(&[0; 512]), "and the slot is free");
+    }
+    assert!(met, "some call was the sync of the retirement");
 }

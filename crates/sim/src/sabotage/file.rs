@@ -32,6 +32,7 @@ enum Mark {
     Intent,
     Abort,
     Retirement,
+    Freed,
 }
 
 impl SabotagedFile {
@@ -66,7 +67,9 @@ impl WriteFile for SabotagedFile {
 
     fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<usize> {
         self.last = match offset {
-            0 if bytes.iter().all(|byte| *byte == 0) => Mark::Retirement,
+            0 if bytes.starts_with(b"RFRETIRE") => Mark::Retirement,
+            // The slot is free for whoever looks; what counts was said before.
+            0 if bytes.iter().all(|byte| *byte == 0) => Mark::Freed,
             512 => Mark::Abort,
             _ => Mark::Intent,
         };
@@ -81,7 +84,9 @@ impl WriteFile for SabotagedFile {
             return Ok(bytes.len());
         }
         let forgotten = match self.fs.kind {
-            Sabotage::RetirementForgotten => self.last == Mark::Retirement,
+            Sabotage::RetirementForgotten => {
+                matches!(self.last, Mark::Retirement | Mark::Freed)
+            }
             Sabotage::AbortForgotten => self.last == Mark::Abort,
             _ => false,
         };

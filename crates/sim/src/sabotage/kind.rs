@@ -51,8 +51,6 @@ pub enum Sabotage {
     RetirementForgotten,
     /// The intent is retired, but not durably.
     RetirementSync,
-    /// A shard in which recovery found nothing to change is not synced.
-    SettledDirSync,
     /// A failed group is undone without an abort mark.
     AbortForgotten,
     /// The abort mark is not synced before the first undo.
