@@ -103,6 +103,11 @@ impl JournalEngine {
         Ok(Check { removed, ..self.check().map_err(Failure::Untouched)? })
     }
 
+    /// A deadline this far from now, for [`Self::repair`].
+    pub fn deadline(&self, patience: std::time::Duration) -> Deadline {
+        self.journal.world.clock.deadline(patience)
+    }
+
     /// Where the journal is now. Writes nothing.
     pub fn place(&self) -> Result<Place, StorageError> {
         let mut replica = self.journal.replica();

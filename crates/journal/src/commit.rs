@@ -5,9 +5,14 @@
 //! J3. The first frame of a segment is appended only once everything before it is durable, so one
 //!     sync of the last segment covers the whole journal.
 //! J4. A failed sync is final: the segment is marked, and nobody syncs it again ([`crate::recover`]).
-//! J5. Frames that were there before this process opened the file may belong to a writer that died,
-//!     and the system may have failed to write them back and told nobody who is still alive. They
-//!     are written once more, unchanged, before a sync of ours counts for them.
+//! J10. No fence is put into a token twice in one boot, also when the frame with the first one is
+//!     lost: shared memory knows the highest one. Where it does not, as many are passed over as there
+//!     may have been frames that were never durable.
+//! J5. Frames that were there before this process opened the file, and that nothing calls durable, may
+//!     belong to a writer that died, and the system may have failed to write them back and told
+//!     nobody who is still alive. No sync of ours counts for them: a checkpoint of the state after
+//!     them does, in a file of its own. They are not written again in place, because a power cut could
+//!     spoil one that is durable.
 //!
 //! ```text
 //! Decided -[append]-> Appended -[wait_durable]-> Durable -> Done
@@ -23,9 +28,10 @@ use ringfence_env::{Deadline, RandomFile};
 use ringfence_model::{Fence, FencingToken, Key, Transition};
 
 use crate::audit;
+use crate::checkpoint::Head;
 use crate::codec::page::PageWriter;
 use crate::frame::{self, Header, Kind, SECTOR};
-use crate::hints::{APPEND, SYNC};
+use crate::hints::{APPEND, Hints, SYNC};
 use crate::journal::{Held, Journal, Which};
 use crate::layout::Layout;
 use crate::replica::{Place, Replica, Tail};
@@ -82,7 +88,7 @@ impl Journal {
         let held = self.lock(Which::Append, deadline)?;
         let mut replica = self.replica();
         self.catch_up_for_writing(&mut replica, &held).map_err(Failure::Untouched)?;
-        let mut batch = Batch::after(&replica);
+        let mut batch = Batch::after(&replica, &self.hints);
         for unit in planned.iter_mut().filter(|unit| matches!(unit.end, Ended::Waiting)) {
             let stale = unit.seen.0 != replica.epoch()
                 || unit.keys.iter().any(|&key| replica.changed_since(key, unit.seen.1));
@@ -111,7 +117,7 @@ impl Journal {
                     if !self.rotate(&mut replica, &held)? {
                         return Ok(Progress::Full);
                     }
-                    batch = Batch::after(&replica);
+                    batch = Batch::after(&replica, &self.hints);
                 }
                 Err(failure) => unit.end = Ended::Failed(failure),
             }
@@ -131,8 +137,10 @@ impl Journal {
             None => return Ok(true),
             Some(Transition::Edits { edits, audit }) => (edits, audit, None),
             Some(Transition::Grant(grant)) => {
-                let fence = batch.fence.max(grant.above.0).checked_add(1);
+                let fence = batch.fence.max(batch.issued).max(grant.above.0).checked_add(1);
                 let fence = fence.ok_or_else(exhausted)?;
+                self.hints.set_issued(fence);
+                batch.issued = fence;
                 let nonce = self.world.entropy.nonce().map_err(|source| {
                     Failure::Untouched(StorageError::new("draw", "a token", source))
                 })?;
@@ -280,23 +288,22 @@ impl Journal {
     fn make_old_frames_ours(&self, replica: &mut Replica) -> Result<bool, StorageError> {
         let place = replica.place();
         let known = self.known_durable(&place);
-        let suspects = std::mem::take(&mut replica.suspects);
-        for suspect in suspects.iter().filter(|suspect| suspect.sequence > known) {
-            let path = self.layout.segment(suspect.slot);
-            let fail = |source| StorageError::new("write again", path.display(), source);
-            let header = self.segments.header(suspect.slot).map_err(fail)?;
-            if header.is_none_or(|header| header.segment != suspect.segment) {
-                continue;
-            }
-            let file = self.segments.file(suspect.slot).map_err(fail)?;
-            let mut bytes = vec![0; suspect.len];
-            let rewritten = crate::segment::read_full(file, &mut bytes, suspect.offset)
-                .and_then(|_| write_full(file, &bytes, suspect.offset));
-            if let Err(source) = rewritten {
-                replica.suspects = suspects;
-                return Err(fail(source));
-            }
+        if replica.suspects.iter().any(|suspect| suspect.sequence > known) {
+            let sync = self.lock(Which::Sync, self.long()).map_err(into_storage)?;
+            let maintain = self.lock(Which::Maintain, self.long()).map_err(into_storage)?;
+            let fence = replica.fence;
+            let head = Head { base: place.at, fence, ..replica.checkpoint.head.clone() };
+            self.write_checkpoint(&head, replica.records())?;
+            self.hints.set_named(head.epoch, head.base.sequence);
+            self.hints.set_durable(head.epoch, head.base.sequence);
+            drop((maintain, sync));
+            replica.suspects.clear();
+            let fresh = self.load(u64::MAX).map_err(|error| self.read_error(error))?;
+            replica.replace(fresh);
+            self.vouched.store(true, Ordering::SeqCst);
+            return Ok(true);
         }
+        replica.suspects.clear();
         self.vouched.store(true, Ordering::SeqCst);
         if place.at.offset != FIRST_FRAME || place.at.sequence <= known {
             return Ok(true);
@@ -466,16 +473,22 @@ struct Batch {
     sequence: u64,
     chain: u64,
     fence: u64,
+    /// The highest fence that may be in some token.
+    issued: u64,
 }
 
 impl Batch {
-    fn after(replica: &Replica) -> Self {
+    fn after(replica: &Replica, hints: &Hints) -> Self {
+        // What was never durable is in one segment at most.
+        let lost = replica.segment_bytes() / SECTOR as u64;
+        let issued = hints.issued().unwrap_or(replica.fence.saturating_add(lost));
         Self {
             bytes: Vec::new(),
             offset: replica.at.offset,
             sequence: replica.at.sequence,
             chain: replica.at.chain,
             fence: replica.fence,
+            issued,
         }
     }
 }

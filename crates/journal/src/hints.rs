@@ -29,6 +29,7 @@ const DURABLE: usize = 24;
 const APPENDED: usize = 32;
 const BATCH: usize = 40;
 const NAMED: usize = 56;
+const ISSUED: usize = 64;
 /// Rises when something was freed.
 pub const FREED: usize = 48;
 const FREED_WAITERS: usize = 49;
@@ -130,6 +131,17 @@ impl Hints {
     /// Tells that it is.
     pub fn set_named(&self, epoch: u64, base: u64) {
         self.set_number(NAMED, epoch, base);
+    }
+
+    /// The highest fence that any process of this boot has put into a token, whether or not the frame
+    /// with it is there; nothing if that is not known.
+    pub fn issued(&self) -> Option<u64> {
+        self.number(ISSUED, 0)
+    }
+
+    /// Tells it, before the frame is written.
+    pub fn set_issued(&self, fence: u64) {
+        self.set_number(ISSUED, 0, fence);
     }
 
     /// How many frames the last sync covered.

@@ -222,6 +222,8 @@ fn make(world: &World, layout: &Layout, options: &InitOptions) -> Result<(), Ini
     let nothing = std::iter::empty::<Result<_, CheckpointError>>();
     checkpoint::write(&*world.fs, layout, table, &head, nothing)
         .map_err(|error| fail(io::Error::other(error.to_string())))?;
+    // Nothing was issued yet.
+    Hints::open(world, layout, table).set_issued(0);
     Locks::open(world, layout).map_err(fail)?;
     match world.fs.mkdir(&layout.lives(), DIR_MODE) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(fail(error)),

@@ -43,6 +43,8 @@ impl Journal {
             replica.replace(state);
             return Ok(());
         }
+        // A checkpoint has made more durable than the mark knew.
+        let durable = durable.max(state.checkpoint.head.base.sequence);
         if state.at.sequence != durable {
             let reason = Malformed("a frame that was acknowledged");
             let (segment, offset) = (state.at.segment, state.at.offset);

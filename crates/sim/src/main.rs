@@ -1,12 +1,12 @@
 //! `ringfence-sim`: crash points, random runs, planted bugs; every line of it can be replayed.
 //!
 //! ```text
-//! ringfence-sim --exhaustive [--quick] [--mode record|group] [--act NAME]
+//! ringfence-sim --exhaustive [--quick] [--mode record|group|journal] [--act NAME]
 //! ringfence-sim --random RUNS [--from SEED] [--mode ..]
 //! ringfence-sim --seed SEED [--log] [--mode ..]
 //! ringfence-sim --canaries
 //! ```
-//! Without `--mode` both modes are tried. The exit code is 1 if anything was wrong.
+//! Without `--mode` the two durabilities of the engine `files` are tried. The exit code is 1 if anything was wrong.
 
 #![allow(clippy::expect_used, reason = "a tool of the developers'; nothing shipped depends on it")]
 
@@ -22,16 +22,38 @@ use ringfence_sim::exhaustive::{Limits, Report, explore};
 use ringfence_sim::known;
 use ringfence_sim::random::{Plan, run, run_logged};
 use ringfence_sim::setup::{Mode, Setup};
+use ringfence_sim::subject::JOURNAL;
 
 /// What was asked for.
 #[derive(Debug)]
 struct Asked {
     what: What,
-    modes: Vec<Mode>,
+    modes: Vec<Kept>,
     quick: bool,
     log: bool,
     from: Option<u64>,
     act: Option<String>,
+}
+
+/// How the table is kept.
+#[derive(Clone, Copy, Debug)]
+enum Kept {
+    /// By the engine `files`, record by record.
+    Record,
+    /// By the engine `files`, groups whole.
+    Group,
+    /// By the engine `journal`.
+    Journal,
+}
+
+impl Kept {
+    fn setup(self) -> Setup {
+        match self {
+            Self::Record => Setup::honest(Mode::Record),
+            Self::Group => Setup::honest(Mode::Group),
+            Self::Journal => Setup { subject: JOURNAL, ..Setup::honest(Mode::Group) },
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -43,10 +65,10 @@ enum What {
 }
 
 const USAGE: &str = "usage: ringfence-sim --exhaustive [--quick] [--act NAME] | --random RUNS \
-                     [--from SEED] | --seed SEED [--log] | --canaries   [--mode record|group]";
+                     [--from SEED] | --seed SEED [--log] | --canaries   [--mode record|group|journal]";
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Asked, String> {
-    let (mut what, mut modes) = (None, vec![Mode::Record, Mode::Group]);
+    let (mut what, mut modes) = (None, vec![Kept::Record, Kept::Group]);
     let (mut quick, mut log, mut from, mut act) = (false, false, None, None);
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or(format!("{arg} needs a value"));
@@ -62,8 +84,9 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Asked, String> {
             "--log" => log = true,
             "--mode" => {
                 modes = match value()?.as_str() {
-                    "record" => vec![Mode::Record],
-                    "group" => vec![Mode::Group],
+                    "record" => vec![Kept::Record],
+                    "group" => vec![Kept::Group],
+                    "journal" => vec![Kept::Journal],
                     other => return Err(format!("{other} is no mode")),
                 }
             }
@@ -129,7 +152,7 @@ fn exhaustive(asked: &Asked) -> bool {
         ));
         let mut total = Report::default();
         let all = SystemClock.monotonic();
-        for &act in Setup::honest(mode).subject.acts() {
+        for &act in mode.setup().subject.acts() {
             if asked.act.as_ref().is_some_and(|name| !format!("{act:?}").eq_ignore_ascii_case(name))
             {
                 continue;
@@ -137,7 +160,7 @@ fn exhaustive(asked: &Asked) -> bool {
             for shape in shapes(act, asked.quick) {
                 let began = SystemClock.monotonic();
                 let case = Case { act, shape };
-                let report = explore(case, Setup::honest(mode), limits);
+                let report = explore(case, mode.setup(), limits);
                 row(mode, &case.to_string(), &report, since(began));
                 for violation in &report.violations {
                     say(&format!("WRONG {violation}"));
@@ -154,7 +177,7 @@ fn exhaustive(asked: &Asked) -> bool {
     fine
 }
 
-fn row(mode: Mode, name: &str, report: &Report, seconds: f64) {
+fn row(mode: Kept, name: &str, report: &Report, seconds: f64) {
     say(&format!(
         "{mode:?}: {name:22} {:>7} {:>9} {:>9} {:>9} {:>7} {:>6} {:>7} {:>7} {:>6} {seconds:>5.1}",
         report.points,
@@ -181,7 +204,7 @@ fn random(asked: &Asked, runs: u64) -> bool {
         let (mut calls, mut cuts, mut open, mut strikes) = (0, 0, 0, 0);
         let (mut undecided, mut known_ones, mut wrong) = (0, 0, 0);
         for seed in first..first.saturating_add(runs) {
-            let outcome = run(&Plan::of(seed, Setup::honest(mode)));
+            let outcome = run(&Plan::of(seed, mode.setup()));
             calls += outcome.calls;
             cuts += outcome.cuts;
             open += outcome.open;
@@ -219,7 +242,7 @@ fn random(asked: &Asked, runs: u64) -> bool {
 fn seed_once(asked: &Asked, seed: u64) -> bool {
     let mut fine = true;
     for &mode in &asked.modes {
-        let plan = Plan::of(seed, Setup::honest(mode));
+        let plan = Plan::of(seed, mode.setup());
         let (outcome, log) = run_logged(&plan, asked.log);
         for line in &log {
             say(line);

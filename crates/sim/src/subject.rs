@@ -4,6 +4,7 @@
 //! canaries of [`crate::sabotage`] and what [`crate::machine`] sees of intents are the files engine's.
 
 mod files;
+mod journal;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use ringfence_model::Key;
 use crate::case::Act;
 use crate::disk::Disk;
 pub use files::{FILES_GROUP, FILES_RECORD, audit_path, record_path};
+pub use journal::JOURNAL;
 
 /// What a crash may leave of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
