@@ -5,14 +5,14 @@
 //! J3. The first frame of a segment is appended only once everything before it is durable, so one
 //!     sync of the last segment covers the whole journal.
 //! J4. A failed sync is final: the segment is marked, and nobody syncs it again ([`crate::recover`]).
-//! J10. No fence is put into a token twice in one boot, also when the frame with the first one is
-//!     lost: shared memory knows the highest one. Where it does not, as many are passed over as there
-//!     may have been frames that were never durable.
 //! J5. Frames that were there before this process opened the file, and that nothing calls durable, may
 //!     belong to a writer that died, and the system may have failed to write them back and told
 //!     nobody who is still alive. No sync of ours counts for them: a checkpoint of the state after
 //!     them does, in a file of its own. They are not written again in place, because a power cut could
 //!     spoil one that is durable.
+//! J10. No fence is put into a token twice in one boot, also when the frame with the first one is
+//!     lost: shared memory knows the highest one. Where it does not, as many are passed over as there
+//!     may have been frames that were never durable.
 //!
 //! ```text
 //! Decided -[append]-> Appended -[wait_durable]-> Durable -> Done
@@ -288,7 +288,7 @@ impl Journal {
     fn make_old_frames_ours(&self, replica: &mut Replica) -> Result<bool, StorageError> {
         let place = replica.place();
         let known = self.known_durable(&place);
-        if replica.suspects.iter().any(|suspect| suspect.sequence > known) {
+        if replica.suspect > known {
             let sync = self.lock(Which::Sync, self.long()).map_err(into_storage)?;
             let maintain = self.lock(Which::Maintain, self.long()).map_err(into_storage)?;
             let fence = replica.fence;
@@ -297,13 +297,13 @@ impl Journal {
             self.hints.set_named(head.epoch, head.base.sequence);
             self.hints.set_durable(head.epoch, head.base.sequence);
             drop((maintain, sync));
-            replica.suspects.clear();
+            replica.suspect = 0;
             let fresh = self.load(u64::MAX).map_err(|error| self.read_error(error))?;
             replica.replace(fresh);
             self.vouched.store(true, Ordering::SeqCst);
             return Ok(true);
         }
-        replica.suspects.clear();
+        replica.suspect = 0;
         self.vouched.store(true, Ordering::SeqCst);
         if place.at.offset != FIRST_FRAME || place.at.sequence <= known {
             return Ok(true);

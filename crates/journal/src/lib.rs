@@ -17,6 +17,7 @@
 //! | J7 | a checkpoint holds only what is durable, and is in force durably before a segment it replaces is erased | [`maintain`] |
 //! | J8 | hints decide nothing that the files do not | [`hints`] |
 //! | J9 | a torn tail is cut; what was acknowledged and does not read is damage, reported and left alone | [`replica`] |
+//! | J10 | no fence is put into a token twice in one boot | [`commit`], [`hints`] |
 //!
 //! # States of a transaction
 //! ```text

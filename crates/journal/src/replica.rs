@@ -40,25 +40,10 @@ pub struct Replica {
     pub fence: u64,
     /// A sequence number that some frame called durable.
     pub durable: u64,
-    /// Frames that were there when the segments were opened.
-    pub suspects: Vec<Suspect>,
+    /// The last frame that was there when the segments were opened; 0 once that no longer matters.
+    pub suspect: u64,
     changed: Changed,
     segment_bytes: u64,
-}
-
-/// A frame whose bytes this process did not see being written.
-#[derive(Clone, Copy, Debug)]
-pub struct Suspect {
-    /// Its sequence number.
-    pub sequence: u64,
-    /// Its segment.
-    pub segment: u64,
-    /// The file of that segment.
-    pub slot: usize,
-    /// Where it begins.
-    pub offset: u64,
-    /// Its bytes with the padding.
-    pub len: usize,
 }
 
 type Changed = HashMap<Key, (u64, Stored), BuildHasherDefault<KeyHasher>>;
@@ -124,7 +109,7 @@ impl Replica {
                     slot,
                     fence: checkpoint.head.fence,
                     durable: base.sequence,
-                    suspects: Vec::new(),
+                    suspect: 0,
                     changed: Changed::default(),
                     segment_bytes: header.bytes,
                     checkpoint: Arc::new(checkpoint),
@@ -136,7 +121,7 @@ impl Replica {
 
     /// Takes a state that was loaded anew; what is still to be written again stays so.
     pub fn replace(&mut self, mut fresh: Self) {
-        fresh.suspects = std::mem::take(&mut self.suspects);
+        fresh.suspect = self.suspect;
         *self = fresh;
     }
 
@@ -224,13 +209,7 @@ impl Replica {
                 Ok(_) | Err(NoFrame::Bad) => return Ok((More::None, used)),
             };
             if suspect {
-                self.suspects.push(Suspect {
-                    sequence: checked.header.sequence,
-                    segment: self.at.segment,
-                    slot: self.slot,
-                    offset: self.at.offset,
-                    len: checked.len,
-                });
+                self.suspect = checked.header.sequence;
             }
             let frame = rest.get(..HEADER + checked.body).unwrap_or_default();
             self.apply(&checked, frame)?;
