@@ -6,7 +6,8 @@
 //! there, and which ends with what was really found afterwards:
 //!
 //! - After a power cut, each record is what the last acknowledged call left, or what an
-//!   unacknowledged one after it wrote. A unit of several records survives whole or not at all.
+//!   unacknowledged one after it wrote. A unit of several records survives whole or not at all, and
+//!   only together with every unit that it built on: one of whose records it read or replaced.
 //! - At the end of a run, what is found is simply read.
 //!
 //! The search is exact within its budget of visits; a search that ran out of budget says so and
@@ -29,6 +30,13 @@ pub struct Unit {
     pub writes: Vec<(usize, u64)>,
     /// Whether it was acknowledged: what it read and wrote is durable.
     pub promised: bool,
+}
+
+impl Unit {
+    /// The records that it read or stored.
+    fn touched(&self) -> impl Iterator<Item = usize> {
+        self.reads.iter().chain(&self.writes).map(|(key, _)| *key)
+    }
 }
 
 /// How an epoch ended.
@@ -203,19 +211,22 @@ impl Search<'_> {
             place.now.insert(*key, *value);
         }
         if it.promised {
-            let touched: Vec<usize> =
-                it.reads.iter().chain(&it.writes).map(|(key, _)| *key).collect();
-            // What an acknowledged call built on is durable, with everything that came with it.
-            let fixed = |tail: &usize| {
-                self.units[*tail].writes.iter().any(|(key, _)| touched.contains(key))
-            };
-            for tail in place.tail.iter().copied().filter(|tail| fixed(tail)) {
-                for (key, value) in &self.units[tail].writes {
-                    place.base.insert(*key, *value);
+            // What an acknowledged call built on is durable, with everything that came with it and
+            // with what that was built on.
+            let mut rests_on: BTreeSet<usize> = it.touched().collect();
+            let mut fixed = BTreeSet::new();
+            for tail in place.tail.iter().rev() {
+                let earlier = &self.units[*tail];
+                if earlier.writes.iter().any(|(key, _)| rests_on.contains(key)) {
+                    rests_on.extend(earlier.touched());
+                    fixed.insert(*tail);
                 }
             }
-            place.tail.retain(|tail| !fixed(tail));
-            for key in touched {
+            for tail in place.tail.iter().filter(|tail| fixed.contains(tail)) {
+                place.base.extend(self.units[*tail].writes.iter().copied());
+            }
+            place.tail.retain(|tail| !fixed.contains(tail));
+            for key in it.touched() {
                 place.base.insert(key, get(&place.now, key));
             }
         } else if !it.writes.is_empty() {
@@ -236,7 +247,7 @@ impl Search<'_> {
         // A unit that stored what was not found was lost or overwritten; only orders of the rest
         // matter, and each can be decided by going through them once, newest first.
         let keys: BTreeSet<usize> = found.keys().chain(place.base.keys()).copied().collect();
-        self.overlay(place, found, &keys, place.tail.len(), &mut BTreeSet::new())
+        self.overlay(place, found, &keys, place.tail.len(), &Survived::default())
     }
 
     fn overlay(
@@ -245,108 +256,42 @@ impl Search<'_> {
         found: &BTreeMap<usize, u64>,
         keys: &BTreeSet<usize>,
         upto: usize,
-        decided: &mut BTreeSet<usize>,
+        newer: &Survived,
     ) -> bool {
         let Some(index) = upto.checked_sub(1) else {
             return keys
                 .iter()
-                .filter(|key| !decided.contains(*key))
+                .filter(|key| !newer.decided.contains(*key))
                 .all(|key| get(found, *key) == get(&place.base, *key));
         };
-        let writes = &self.units[place.tail[index]].writes;
+        let unit = &self.units[place.tail[index]];
         // Newest first: if it survived, it decides its records unless something newer has.
-        let agrees = writes
+        let agrees = unit
+            .writes
             .iter()
-            .filter(|(key, _)| !decided.contains(key))
+            .filter(|(key, _)| !newer.decided.contains(key))
             .all(|(key, value)| get(found, *key) == *value);
         if agrees {
-            let mut with = decided.clone();
-            with.extend(writes.iter().map(|(key, _)| *key));
-            if self.overlay(place, found, keys, index, &mut with) {
+            let mut with = newer.clone();
+            with.decided.extend(unit.writes.iter().map(|(key, _)| *key));
+            with.rests_on.extend(unit.touched());
+            if self.overlay(place, found, keys, index, &with) {
                 return true;
             }
         }
-        self.overlay(place, found, keys, index, decided)
+        let is_needed = unit.writes.iter().any(|(key, _)| newer.rests_on.contains(key));
+        !is_needed && self.overlay(place, found, keys, index, newer)
     }
+}
+
+/// What the units that survived a power cut say about those before them.
+#[derive(Clone, Debug, Default)]
+struct Survived {
+    /// Records that one of them stored.
+    decided: BTreeSet<usize>,
+    /// Records that one of them read or stored: who stored them before survived too.
+    rests_on: BTreeSet<usize>,
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn unit(
-        began: u64,
-        ended: Option<u64>,
-        reads: &[(usize, u64)],
-        writes: &[(usize, u64)],
-    ) -> Unit {
-        let promised = ended.is_some() && !writes.is_empty();
-        let (reads, writes) = (reads.to_vec(), writes.to_vec());
-        Unit { name: format!("unit at {began}"), began, ended, reads, writes, promised }
-    }
-
-    fn found(states: &[(usize, u64)]) -> BTreeMap<usize, u64> {
-        states.iter().copied().collect()
-    }
-
-    #[test]
-    fn calls_at_the_same_time_may_have_happened_in_either_order() {
-        let units = [
-            unit(1, Some(10), &[(0, 5)], &[(0, 6)]),
-            unit(2, Some(9), &[(0, 0)], &[(0, 5)]),
-            unit(3, Some(4), &[(0, 0)], &[]),
-        ];
-        let ending = Ending::Read(found(&[(0, 6)]));
-        assert_eq!(explain(&found(&[]), &units, &ending), Verdict::Explained);
-    }
-
-    #[test]
-    fn a_call_that_saw_what_was_replaced_before_it_began_is_impossible() {
-        let units =
-            [unit(1, Some(2), &[(0, 0)], &[(0, 5)]), unit(3, Some(4), &[(0, 0)], &[(0, 7)])];
-        let ending = Ending::Read(found(&[(0, 7)]));
-        assert!(matches!(explain(&found(&[]), &units, &ending), Verdict::Impossible(_)));
-    }
-
-    #[test]
-    fn a_call_that_never_returned_may_have_happened_or_not() {
-        let killed = unit(1, None, &[(0, 0)], &[(0, 5)]);
-        for last in [0, 5] {
-            let ending = Ending::Read(found(&[(0, last)]));
-            assert_eq!(
-                explain(&found(&[]), std::slice::from_ref(&killed), &ending),
-                Verdict::Explained
-            );
-        }
-    }
-
-    #[test]
-    fn an_acknowledged_call_survives_a_power_cut_and_an_unacknowledged_one_may_not() {
-        let acked = unit(1, Some(2), &[(0, 0)], &[(0, 5)]);
-        let open = unit(3, None, &[(0, 5)], &[(0, 6)]);
-        let seen = unit(4, Some(5), &[(0, 6)], &[]);
-        let units = [acked, open, seen];
-        for (last, ok) in [(0, false), (5, true), (6, true)] {
-            let verdict = explain(&found(&[]), &units, &Ending::Cut(found(&[(0, last)])));
-            assert_eq!(verdict == Verdict::Explained, ok, "{last}: {verdict:?}");
-        }
-    }
-
-    #[test]
-    fn a_unit_of_several_records_survives_whole_or_not_at_all() {
-        let open = unit(1, None, &[(0, 0), (1, 0)], &[(0, 5), (1, 5)]);
-        for (states, ok) in [(vec![], true), (vec![(0, 5), (1, 5)], true), (vec![(0, 5)], false)] {
-            let ending = Ending::Cut(found(&states));
-            let verdict = explain(&found(&[]), std::slice::from_ref(&open), &ending);
-            assert_eq!(verdict == Verdict::Explained, ok, "{states:?}");
-        }
-    }
-
-    #[test]
-    fn what_an_acknowledged_call_built_on_is_durable() {
-        let open = unit(1, None, &[(0, 0)], &[(0, 5)]);
-        let again = Unit { promised: true, ..unit(2, Some(3), &[(0, 5)], &[]) };
-        let verdict = explain(&found(&[]), &[open, again], &Ending::Cut(found(&[(0, 0)])));
-        assert!(matches!(verdict, Verdict::Impossible(_)), "{verdict:?}");
-    }
-}
+mod tests;
