@@ -19,7 +19,9 @@ mod work;
 
 pub use force::{ForceRefused, force_release, force_release_work};
 pub use holding::{Conflict, DamagedMember, Holding, Lost, LostMember};
-pub use job::{JobCompleteRefused, JobRefused, claim_job, complete_job};
+pub use job::{
+    JobAbandonRefused, JobCompleteRefused, JobRefused, abandon_job, claim_job, complete_job,
+};
 pub use target::{ClaimRefused, ClaimRequest, claim, heartbeat, release};
 pub use work::{
     AbandonRefused, BeginCommitRefused, CompleteRefused, WorkClaim, WorkClaimRefused, WorkStale,

@@ -10,18 +10,18 @@ use ringfence_model::{Owner, OwnerError, Payload, TargetGroup, Timestamp, Ttl};
 
 use crate::lease::Lease;
 use crate::target_table::{TargetTable, keys};
-use crate::wait::{Patience, Verdict};
+use crate::wait::Patience;
 
 /// Who claims, and how.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    owner: Owner,
-    worker: i64,
-    payload: Payload,
-    ttl: Option<Ttl>,
-    wait: Option<Duration>,
-    now: Option<Timestamp>,
-    cancelled: Option<Arc<AtomicBool>>,
+    pub(crate) owner: Owner,
+    pub(crate) worker: i64,
+    pub(crate) payload: Payload,
+    pub(crate) ttl: Option<Ttl>,
+    pub(crate) wait: Option<Duration>,
+    pub(crate) now: Option<Timestamp>,
+    pub(crate) cancelled: Option<Arc<AtomicBool>>,
 }
 
 impl Claim {
@@ -79,6 +79,17 @@ impl Claim {
     pub fn cancelled_by(self, flag: Arc<AtomicBool>) -> Self {
         Self { cancelled: Some(flag), ..self }
     }
+
+    /// What the rule is asked.
+    pub(crate) fn request(&self, group: &TargetGroup, default_ttl: Ttl) -> ClaimRequest {
+        ClaimRequest {
+            group: group.clone(),
+            owner: self.owner.clone(),
+            worker: self.worker,
+            payload: self.payload.clone(),
+            ttl: self.ttl.unwrap_or(default_ttl),
+        }
+    }
 }
 
 impl TargetTable {
@@ -89,40 +100,22 @@ impl TargetTable {
     /// granted expires by itself. The caller must not assume that readers see the members change at
     /// one instant, nor that waiters are served in order.
     pub fn claim(&self, group: &TargetGroup, claim: &Claim) -> Result<Lease, ClaimError> {
-        let request = ClaimRequest {
-            group: group.clone(),
-            owner: claim.owner.clone(),
-            worker: claim.worker,
-            payload: claim.payload.clone(),
-            ttl: claim.ttl.unwrap_or(self.engine.info().default_ttl),
-        };
+        let request = claim.request(group, self.engine.info().default_ttl);
         let Some(wait) = claim.wait else {
             return self.claim_once(&request, claim.now, self.patience);
         };
         let keys = keys(group);
-        let mut patience = Patience::new(&self.world, wait, claim.cancelled.clone());
-        loop {
-            let mut refused = match self.claim_once(&request, claim.now, patience.for_one_try()) {
-                Ok(lease) => return Ok(lease),
-                Err(error) if error.is_worth_waiting() => error,
-                Err(error) => return Err(error),
-            };
-            loop {
-                match patience.pause() {
-                    Verdict::Cancelled => return Err(ClaimError::Cancelled),
-                    Verdict::Over => return Err(refused),
-                    Verdict::TryAgain => {}
-                }
-                // Looking costs no lock: a claim is only worth it once nobody is in the way.
-                let seen =
-                    self.engine.view(&keys, claim.now).map(|view| rules::claim(&view, &request));
-                match seen {
-                    // So that the refusal in the end names who is in the way then.
-                    Ok(Err(now)) if now.damaged.is_empty() => refused = now.into(),
-                    _ => break,
-                }
-            }
-        }
+        let patience = Patience::new(&self.world, wait, claim.cancelled.clone());
+        patience.spend(
+            |one_try| self.claim_once(&request, claim.now, one_try),
+            ClaimError::is_worth_waiting,
+            // Looking costs no lock: a claim is only worth it once nobody is in the way.
+            || {
+                let view = self.engine.view(&keys, claim.now).ok()?;
+                rules::claim(&view, &request).err().map(ClaimError::Refused)
+            },
+            || ClaimError::Cancelled,
+        )
     }
 
     fn claim_once(

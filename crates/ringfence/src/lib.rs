@@ -20,6 +20,7 @@
 //! | [`Lease`] | a granted group under its token |
 //! | [`KeepAlive`] | a thread that renews a lease and tells when it is lost |
 //! | [`WorkTable`] | the work fence: one execution, one commit |
+//! | [`JobTable`] | a group and a work item as one: both or neither |
 //!
 //! Every mutation is done, refused (nothing was written) or failed; a failure says whether the
 //! state before the call was put back or is unknown. Done means that it survives a power cut.
@@ -27,6 +28,7 @@
 pub mod claim;
 pub mod force;
 pub mod heartbeat;
+pub mod job_table;
 pub mod keep_alive;
 pub mod lease;
 pub mod list;
@@ -39,6 +41,9 @@ pub mod work_table;
 pub use claim::{Claim, ClaimError};
 pub use force::ForceReleaseError;
 pub use heartbeat::{BatchedHeartbeat, HeartbeatError, Renewal, Renewed};
+pub use job_table::{
+    JobAbandonError, JobClaimError, JobCompleteError, JobLease, JobReplayError, JobTable,
+};
 pub use keep_alive::{KeepAlive, KeepAliveOptions, KeepAliveStatus, LostReason, StartError};
 pub use lease::{Lease, NotReleased};
 pub use list::{LeaseState, Listed, Listing};

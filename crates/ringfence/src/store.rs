@@ -15,10 +15,11 @@ use ringfence_journal::lives::Children;
 use ringfence_journal::{InitOptions as JournalOptions, JournalEngine};
 use ringfence_model::field::Fields;
 
+use crate::job_table::JobTable;
 use crate::target_table::TargetTable;
 use crate::work_table::WorkTable;
 
-/// An open store: its target table and its work table. Cheap to clone.
+/// An open store: its target table, its work table, and both as one. Cheap to clone.
 ///
 /// Any number of processes, threads and clones may use one store at once. A store is kept by one of
 /// two engines, which is settled when it is made: `files`, one record per file, for directories that
@@ -141,6 +142,11 @@ impl Store {
     /// The work fence.
     pub fn work(&self) -> WorkTable {
         WorkTable::on(self.shared(), self.world.clone())
+    }
+
+    /// A group and a work item as one.
+    pub fn jobs(&self) -> JobTable {
+        JobTable::on(self.shared(), self.world.clone())
     }
 
     fn shared(&self) -> Arc<dyn Engine> {

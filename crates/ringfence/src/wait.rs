@@ -12,7 +12,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_TRY: Duration = Duration::from_millis(200);
 
 /// What to do after a pause.
-pub(crate) enum Verdict {
+enum Verdict {
     TryAgain,
     Over,
     Cancelled,
@@ -36,13 +36,45 @@ impl<'w> Patience<'w> {
         Self { world, deadline, pause: FIRST_PAUSE, cancelled }
     }
 
+    /// Tries until it is done, until it is refused for what is not worth waiting for, or until the time
+    /// is over: then the last refusal is the answer.
+    ///
+    /// `in_the_way` looks, without excluding anybody, whether a try would be refused.
+    pub(crate) fn spend<T, E>(
+        mut self,
+        mut try_once: impl FnMut(Duration) -> Result<T, E>,
+        is_worth_waiting: impl Fn(&E) -> bool,
+        mut in_the_way: impl FnMut() -> Option<E>,
+        cancelled: impl FnOnce() -> E,
+    ) -> Result<T, E> {
+        loop {
+            let mut refused = match try_once(self.for_one_try()) {
+                Ok(done) => return Ok(done),
+                Err(error) if is_worth_waiting(&error) => error,
+                Err(error) => return Err(error),
+            };
+            loop {
+                match self.pause() {
+                    Verdict::Cancelled => return Err(cancelled()),
+                    Verdict::Over => return Err(refused),
+                    Verdict::TryAgain => {}
+                }
+                match in_the_way() {
+                    // So that the refusal in the end names who is in the way then.
+                    Some(now) if is_worth_waiting(&now) => refused = now,
+                    _ => break,
+                }
+            }
+        }
+    }
+
     /// How long one try may block in kernel locks.
-    pub(crate) fn for_one_try(&self) -> Duration {
+    fn for_one_try(&self) -> Duration {
         self.world.clock.left(self.deadline).min(LONGEST_TRY)
     }
 
     /// Sleeps a little, longer each time, by a random share so that waiters spread out.
-    pub(crate) fn pause(&mut self) -> Verdict {
+    fn pause(&mut self) -> Verdict {
         if self.is_cancelled() {
             return Verdict::Cancelled;
         }

@@ -3,7 +3,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ringfence::{
-    Durability, InitOptions, JournalOptions, Store, TargetGroup, Timestamp, Ttl, World,
+    Durability, InitOptions, JournalOptions, ShardCount, Store, TargetGroup, Timestamp, Ttl, World,
 };
 use ringfence_env::Clock;
 use ringfence_env::fault::FaultFs;
@@ -31,12 +31,24 @@ impl Bed {
         Self::made(&world, &InitOptions { durability, ..InitOptions::default() })
     }
 
+    /// A store of few directories in memory, for tests that make very many.
+    pub(crate) fn small() -> Self {
+        let shards = |count| ShardCount::new(count).unwrap();
+        let (targets, work) = (shards(2), shards(1));
+        let options = InitOptions { shards: targets, work_shards: work, ..InitOptions::default() };
+        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        Self::made_in(dir, &World::system(), &options)
+    }
+
     fn with_world(world: &World) -> Self {
         Self::made(world, &InitOptions::default())
     }
 
     fn made(world: &World, options: &InitOptions) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::made_in(tempfile::tempdir().unwrap(), world, options)
+    }
+
+    fn made_in(dir: tempfile::TempDir, world: &World, options: &InitOptions) -> Self {
         let path = dir.path().join("store");
         if crate::JOURNAL {
             Store::init_journal(&path, &JournalOptions::default()).unwrap();

@@ -4,7 +4,7 @@
 
 use super::holding::Lost;
 use super::target::{self, ClaimRefused, ClaimRequest};
-use super::work::{self, CompleteRefused, WorkClaim, WorkClaimRefused};
+use super::work::{self, AbandonRefused, CompleteRefused, WorkClaim, WorkClaimRefused};
 use crate::group::TargetGroup;
 use crate::token::Token;
 use crate::view::{Transition, View};
@@ -21,13 +21,33 @@ pub fn claim_job(
 }
 
 /// Marks a committing item as published and gives the group up, both under exactly `token`.
+///
+/// Where this attempt's item was completed before, by whoever finished its commit, the group alone is
+/// given up; where that is given up too, nothing is left to do.
 pub fn complete_job(
     view: &View,
     group: &TargetGroup,
     token: &Token,
 ) -> Result<Transition, JobCompleteRefused> {
-    let done = work::complete(view, token)?;
-    Ok(target::release(view, group, token)?.and(done))
+    match work::complete(view, token) {
+        Ok(done) => Ok(target::release(view, group, token)?.and(done)),
+        Err(CompleteRefused::Already) => match target::release(view, group, token) {
+            Err(lost) if lost.members.len() == group.len() => Err(CompleteRefused::Already.into()),
+            release => Ok(release?),
+        },
+        Err(refused) => Err(refused.into()),
+    }
+}
+
+/// Removes the item's lease before the commit decision and gives the group up, both under exactly
+/// `token`.
+pub fn abandon_job(
+    view: &View,
+    group: &TargetGroup,
+    token: &Token,
+) -> Result<Transition, JobAbandonRefused> {
+    let gone = work::abandon(view, token)?;
+    Ok(target::release(view, group, token)?.and(gone))
 }
 
 /// Why a job was not granted; nothing was written.
@@ -52,4 +72,16 @@ pub enum JobCompleteRefused {
     /// The item is not committing under this token.
     #[error(transparent)]
     Work(#[from] CompleteRefused),
+}
+
+/// Why a job was not given up; nothing was written.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum JobAbandonRefused {
+    /// The group is no longer held under this token.
+    #[error(transparent)]
+    Group(#[from] Lost),
+    /// The item is not leased under this token.
+    #[error(transparent)]
+    Work(#[from] AbandonRefused),
 }

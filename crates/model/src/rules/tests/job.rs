@@ -69,3 +69,61 @@ fn a_job_is_refused_whole_whichever_part_is_in_the_way() {
     let late = complete_job(&table.job_view(1121.0), &group([1, 2]), &first).unwrap_err();
     assert!(matches!(late, JobCompleteRefused::Work(CompleteRefused::Stale(_))));
 }
+
+fn decide_commit(table: &mut Table, token: &Token) {
+    let view = table.view(1001.0, [keys()[2]]);
+    let decided = begin_commit(&view, token, &Payload::empty()).unwrap();
+    let _ = table.apply(decided);
+}
+
+#[test]
+fn a_job_whose_item_somebody_else_completed_gives_up_its_group_alone() {
+    let mut table = Table::new();
+    let token = table.claim_job(1000.0, "a").unwrap();
+    decide_commit(&mut table, &token);
+    let recovered = complete(&table.view(1002.0, [keys()[2]]), &token).unwrap();
+    let _ = table.apply(recovered);
+    let released = complete_job(&table.job_view(1003.0), &group([1, 2]), &token).unwrap();
+    let _ = table.apply(released);
+    assert_eq!(table.stored.keys().copied().collect::<Vec<_>>(), [keys()[2]]);
+    let again = complete_job(&table.job_view(1004.0), &group([1, 2]), &token).unwrap_err();
+    assert_eq!(again, JobCompleteRefused::Work(CompleteRefused::Already));
+}
+
+#[test]
+fn a_job_of_which_a_member_is_lost_is_neither_completed_nor_given_up() {
+    for done_before in [false, true] {
+        let mut table = Table::new();
+        let token = table.claim_job(1000.0, "a").unwrap();
+        let _ = table.stored.remove(&keys()[0]);
+        let before = table.stored.clone();
+        let refused = abandon_job(&table.job_view(1001.0), &group([1, 2]), &token).unwrap_err();
+        assert!(matches!(refused, JobAbandonRefused::Group(ref lost) if lost.members.len() == 1));
+        assert_eq!(table.stored, before);
+        decide_commit(&mut table, &token);
+        if done_before {
+            let recovered = complete(&table.view(1002.0, [keys()[2]]), &token).unwrap();
+            let _ = table.apply(recovered);
+        }
+        let before = table.stored.clone();
+        let refused = complete_job(&table.job_view(1003.0), &group([1, 2]), &token).unwrap_err();
+        assert!(matches!(refused, JobCompleteRefused::Group(_)), "{refused}");
+        assert_eq!(table.stored, before);
+    }
+}
+
+#[test]
+fn a_job_is_given_up_whole_until_its_commit_is_decided() {
+    let mut table = Table::new();
+    let token = table.claim_job(1000.0, "a").unwrap();
+    let gone = abandon_job(&table.job_view(1001.0), &group([1, 2]), &token).unwrap();
+    let _ = table.apply(gone);
+    assert!(table.stored.is_empty());
+    let next = table.claim_job(1002.0, "a").unwrap();
+    let late = abandon_job(&table.job_view(1003.0), &group([1, 2]), &token).unwrap_err();
+    assert!(matches!(late, JobAbandonRefused::Work(AbandonRefused::Stale(_))));
+    decide_commit(&mut table, &next);
+    let late = abandon_job(&table.job_view(1003.0), &group([1, 2]), &next).unwrap_err();
+    assert_eq!(late, JobAbandonRefused::Work(AbandonRefused::Committing));
+    assert_eq!(table.stored.len(), 3);
+}
