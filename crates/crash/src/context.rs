@@ -94,6 +94,8 @@ impl Context {
         let seconds = self.args.seconds.unwrap_or(match (self.args.ci, layers) {
             (true, _) if layer == "weak" => 90,
             (true, _) if layer == "soak" => 30,
+            // What it tries is fixed, and all of it must be tried: for machines that are much slower.
+            (true, _) if layer == "mutants" => 300,
             (true, _) => 60,
             (false, _) if layer == "weak" => 300,
             (false, _) if layer == "mutants" => 600,
