@@ -15,6 +15,8 @@ usage: cargo xtask test [--list] [--only SUITE]
        cargo xtask sim [ARGS..]
        cargo xtask crash [weak|block|mutants|eio|sweep|resource|soak|all] [ARGS..]
        cargo xtask crash --two-hosts
+       cargo xtask bench [ARGS..]
+       cargo xtask bench --peers [--peer NAME,..] [ARGS..]
 
 test      checks and tests everything; the last line is `N passed, N failed`
 campaign  builds a real program and runs a hybrid campaign on it (default: libyaml, 60 s,
@@ -22,6 +24,8 @@ campaign  builds a real program and runs a hybrid campaign on it (default: libya
 sim       simulated crashes of the engine (default: `--exhaustive --quick` in both durabilities);
           `--seed N` replays one run
 crash     crashes of the real thing on recorded file systems and devices (default: `all`)
+bench     what a claim and release cost here: `ringfence bench`; with --peers beside SQLite, LMDB,
+          redb, PostgreSQL, Redis and etcd in the same run (`--peers --help` tells the rest)
 
 All install the Debian packages they miss, and say so first.";
 
@@ -49,6 +53,13 @@ pub(crate) enum Task {
     Sim(Vec<OsString>),
     /// Run the crash tools with these arguments.
     Crash(Vec<OsString>),
+    /// Run a benchmark with these arguments.
+    Bench {
+        /// The one beside other stores, not that of the command.
+        peers: bool,
+        /// The rest.
+        arguments: Vec<OsString>,
+    },
 }
 
 /// Options of `cargo xtask campaign`.
@@ -92,6 +103,10 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Task, Us
         Some("campaign") => parse_campaign(args),
         Some("sim") => Ok(Task::Sim(args.collect())),
         Some("crash") => Ok(Task::Crash(args.collect())),
+        Some("bench") => {
+            let (peers, arguments): (Vec<_>, Vec<_>) = args.partition(|arg| arg == "--peers");
+            Ok(Task::Bench { peers: !peers.is_empty(), arguments })
+        }
         Some("help" | "--help" | "-h") => Ok(Task::Help),
         _ => Err(UsageError::UnknownTask(verb)),
     }
@@ -254,6 +269,14 @@ mod tests {
             let refused = parse_words(line);
             assert!(matches!(refused, Err(UsageError::BadValue { .. })), "{line}: {refused:?}");
         }
+    }
+
+    #[test]
+    fn a_benchmark_keeps_every_other_argument() {
+        let arguments = ["--rounds", "3"].map(OsString::from).to_vec();
+        let with = Task::Bench { peers: true, arguments: arguments.clone() };
+        assert_eq!(parse_words("bench --rounds --peers 3"), Ok(with));
+        assert_eq!(parse_words("bench --rounds 3"), Ok(Task::Bench { peers: false, arguments }));
     }
 
     #[test]

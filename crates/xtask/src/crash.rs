@@ -114,7 +114,7 @@ fn build_command(context: &Context, packages: &[&str]) -> Command {
     build
 }
 
-fn build(repo: &Path, packages: &[&str]) -> Result<(), String> {
+pub(crate) fn build(repo: &Path, packages: &[&str]) -> Result<(), String> {
     let mut build = Command::new("cargo");
     build.args(["build", "--release"]).args(packages).current_dir(repo);
     let status = process::show(build).map_err(|error| error.to_string())?;
@@ -122,13 +122,13 @@ fn build(repo: &Path, packages: &[&str]) -> Result<(), String> {
 }
 
 /// Returns only when the tool cannot be started.
-fn become_tool(tool: &Path, arguments: &[OsString]) -> Result<ExitCode, String> {
+pub(crate) fn become_tool(tool: &Path, arguments: &[OsString]) -> Result<ExitCode, String> {
     let mut command = Command::new(tool);
     command.args(arguments);
     Err(process::become_command(command).to_string())
 }
 
-fn failed(reason: &str) -> ExitCode {
+pub(crate) fn failed(reason: &str) -> ExitCode {
     eprintln!("xtask: {reason}");
     ExitCode::FAILURE
 }

@@ -10,6 +10,7 @@
 )]
 
 mod args;
+mod bench;
 mod campaign;
 mod crash;
 mod packages;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         Task::Campaign(options) => campaign::campaign(&repo, &options),
         Task::Sim(arguments) => crash::sim(&repo, &arguments),
         Task::Crash(arguments) => crash::crash(&repo, &arguments),
+        Task::Bench { peers, arguments } => bench::bench(&repo, peers, &arguments),
     }
 }
 

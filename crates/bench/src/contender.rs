@@ -1,0 +1,202 @@
+//! Who is measured: each in a file of its own, behind one trait.
+
+mod floor;
+mod lease;
+mod lmdb;
+mod redb;
+mod ringfence;
+mod sqlite;
+
+use std::any::Any;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Result;
+use crate::work::Work;
+
+/// One that is measured.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    clap::ValueEnum,
+)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Contender {
+    /// Two 4 KiB writes, each with an fdatasync, into a file that was written with zeros
+    Floor,
+    /// Our engine `journal`
+    Journal,
+    /// Our engine `files`, durability `group`
+    FilesGroup,
+    /// Our engine `files`, durability `record`
+    FilesRecord,
+    /// The same as F325 describes it: one file sync after the other, a directory sync per shard
+    F325,
+    /// `SQLite`, WAL, synchronous=FULL, its default way of waiting
+    Sqlite,
+    /// The same with a busy handler that tries again every 100 us
+    SqliteFair,
+    /// LMDB
+    Lmdb,
+    /// redb, for one process at a time
+    Redb,
+    /// redb in its mode for several processes
+    RedbMulti,
+}
+
+/// How a claim ended that did not fail.
+pub(crate) enum Claimed {
+    /// The whole group is held.
+    Held(Held),
+    /// Somebody holds part of it.
+    Busy,
+    /// The lock could not be had in time.
+    TimedOut,
+}
+
+/// What shows that a group is held.
+pub(crate) enum Held {
+    /// A group of ours.
+    Ours {
+        /// The group.
+        group: Box<::ringfence::TargetGroup>,
+        /// The token, as the table compares it.
+        token: ::ringfence::Token,
+    },
+    /// What a peer stored with every target.
+    Token {
+        /// The group.
+        targets: Vec<u64>,
+        /// The token.
+        token: String,
+    },
+}
+
+impl Held {
+    /// The token, to be handed to another process.
+    pub(crate) fn token(&self) -> String {
+        match self {
+            Self::Ours { token, .. } => token.to_string(),
+            Self::Token { token, .. } => token.clone(),
+        }
+    }
+}
+
+/// What one process does on a contender. Every call is durable when it returns.
+pub(crate) trait Session {
+    /// Claims `targets`, which are in ascending order, all or nothing.
+    fn claim(&mut self, targets: &[u64]) -> Result<Claimed>;
+
+    /// Releases a group, every token checked. `false`: the lock could not be had in time.
+    fn release(&mut self, held: &Held) -> Result<bool>;
+
+    /// Renews all of `held` in one call, every token checked.
+    fn heartbeat(&mut self, held: &[Held]) -> Result<()>;
+
+    /// What shows that another process claimed `target` under `token`.
+    fn held(&self, target: u64, token: &str) -> Result<Held> {
+        Ok(Held::Token { targets: vec![target], token: token.to_owned() })
+    }
+}
+
+/// What must live as long as the measurement: a server, or a connection that keeps a log open.
+pub(crate) type Keeper = Box<dyn Any>;
+
+impl Contender {
+    /// All, in the order of the report.
+    pub(crate) const ALL: [Self; 10] = [
+        Self::Floor,
+        Self::Journal,
+        Self::FilesGroup,
+        Self::FilesRecord,
+        Self::F325,
+        Self::Sqlite,
+        Self::SqliteFair,
+        Self::Lmdb,
+        Self::Redb,
+        Self::RedbMulti,
+    ];
+
+    /// What the command line and the report call it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Floor => "floor",
+            Self::Journal => "journal",
+            Self::FilesGroup => "files-group",
+            Self::FilesRecord => "files-record",
+            Self::F325 => "f325",
+            Self::Sqlite => "sqlite",
+            Self::SqliteFair => "sqlite-fair",
+            Self::Lmdb => "lmdb",
+            Self::Redb => "redb",
+            Self::RedbMulti => "redb-multi",
+        }
+    }
+
+    /// Whether all of it runs in the measured processes, so that what they preload reaches every sync.
+    pub(crate) fn is_embedded(self) -> bool {
+        match self {
+            Self::Floor
+            | Self::Journal
+            | Self::FilesGroup
+            | Self::FilesRecord
+            | Self::F325
+            | Self::Sqlite
+            | Self::SqliteFair
+            | Self::Lmdb
+            | Self::Redb
+            | Self::RedbMulti => true,
+        }
+    }
+
+    /// Whether it can do this work at all.
+    pub(crate) fn can(self, work: Work) -> bool {
+        match self {
+            // Nothing to exclude, so nothing to overlap.
+            Self::Floor => work != Work::Overlap8,
+            Self::Redb => work.processes() == 1,
+            _ => true,
+        }
+    }
+
+    /// Makes it ready in the empty directory `place`, for up to `processes` processes.
+    pub(crate) fn set_up(self, place: &Path, processes: usize) -> Result<Keeper> {
+        match self {
+            Self::Floor => floor::set_up(place, processes),
+            Self::Journal | Self::FilesGroup | Self::FilesRecord | Self::F325 => {
+                ringfence::set_up(self, place)
+            }
+            Self::Sqlite | Self::SqliteFair => sqlite::set_up(place),
+            Self::Lmdb => lmdb::set_up(place),
+            Self::Redb | Self::RedbMulti => redb::set_up(place),
+        }
+    }
+
+    /// Opens it in this process, the `index`-th.
+    pub(crate) fn open(self, place: &Path, index: usize) -> Result<Box<dyn Session>> {
+        Ok(match self {
+            Self::Floor => Box::new(floor::Floor::open(place, index)?),
+            Self::Journal | Self::FilesGroup | Self::FilesRecord | Self::F325 => {
+                Box::new(ringfence::Ringfence::open(self, place)?)
+            }
+            Self::Sqlite => Box::new(sqlite::Sqlite::open(place, false)?),
+            Self::SqliteFair => Box::new(sqlite::Sqlite::open(place, true)?),
+            Self::Lmdb => Box::new(lmdb::Lmdb::open(place)?),
+            Self::Redb => {
+                Box::new(redb::Redb::open(place, ::redb::ConcurrencyMode::ExclusiveWriter)?)
+            }
+            Self::RedbMulti => {
+                Box::new(redb::Redb::open(place, ::redb::ConcurrencyMode::MultiWriter)?)
+            }
+        })
+    }
+}

@@ -1,0 +1,145 @@
+//! What the journal is to reach, and whether it did in this run.
+//!
+//! Each goal is a ratio of two figures of the same run, round by round; what was not measured together
+//! is not judged.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::block::Block;
+use crate::contender::Contender::{self, F325, Floor, Journal, Lmdb, Sqlite, SqliteFair};
+use crate::report::ratio;
+use crate::run::Blocks;
+use crate::stats::Spread;
+use crate::work::Work::{self, Eight8, Eight64, Heartbeat, Overlap8, Solo1, Solo8, Solo64};
+
+/// One goal and what was measured.
+#[derive(Debug, Serialize)]
+pub(crate) struct Goal {
+    what: String,
+    limit: f64,
+    /// Whether a figure must stay at or below it, or reach it.
+    at_most: bool,
+    measured: Spread,
+    /// Whether the median does.
+    met: bool,
+}
+
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Spread { median, min, max } = self.measured;
+        write!(
+            f,
+            "{:<7} {:<74} {} {:<6} {median:.3} [{min:.3} {max:.3}]",
+            if self.met { "met" } else { "not met" },
+            self.what,
+            if self.at_most { "<=" } else { ">=" },
+            self.limit
+        )
+    }
+}
+
+/// Collects what can be judged.
+struct Judge<'a> {
+    blocks: &'a Blocks,
+    goals: Vec<Goal>,
+}
+
+/// Every goal that this run can judge.
+pub(crate) fn judge(blocks: &Blocks, slow_sync: Option<Duration>) -> Vec<Goal> {
+    let mut judge = Judge { blocks, goals: Vec::new() };
+    match slow_sync {
+        None => judge.all(),
+        // The goals on a slow disk are stated for this one.
+        Some(slow) if slow == Duration::from_millis(2) => judge.slow(),
+        Some(_) => {}
+    }
+    judge.goals
+}
+
+fn p50(block: &Block) -> f64 {
+    block.p50
+}
+
+fn rate(block: &Block) -> f64 {
+    block.rate
+}
+
+impl Judge<'_> {
+    fn all(&mut self) {
+        for (work, limit) in [(Solo64, 1.10), (Solo8, 1.05), (Solo1, 1.05)] {
+            self.time(work, Floor, limit);
+            self.own(work, "syncs per cycle", |block| block.syncs, limit_at_most(2.02));
+        }
+        self.time(Solo64, Sqlite, 0.70);
+        self.rate(Eight8, Floor, 1.2);
+        self.own(Eight8, "syncs per cycle", |block| block.syncs, limit_at_most(0.28));
+        let fairness = |block: &Block| Some(block.fairness);
+        self.own(Eight8, "fairness (slowest/fastest process)", fairness, limit_at_least(0.9));
+        for (peer, limit) in [(Sqlite, 6.0), (SqliteFair, 12.0), (Lmdb, 8.0)] {
+            self.rate(Eight8, peer, limit);
+        }
+        self.rate(Eight64, Sqlite, 8.0);
+        let violations = |block: &Block| Some(block.violations as f64);
+        self.own(Overlap8, "targets with two holders", violations, limit_at_most(0.0));
+        self.own(Heartbeat, "syncs per call", |block| block.syncs, limit_at_most(1.0));
+        self.time(Heartbeat, Floor, 3.0);
+        let faster = ratio(self.blocks, (Solo64, F325), (Solo64, Journal), (p50, p50));
+        let what = format!("{}: times as fast as F325's batch on files", Solo64.title());
+        self.add(what, limit_at_least(100.0), faster);
+    }
+
+    fn slow(&mut self) {
+        // Eight processes that share every sync perfectly: eight cycles in the time of the floor's one.
+        let perfect = |block: &Block| 8.0 * 1000.0 / block.p50;
+        let share = ratio(self.blocks, (Eight8, Journal), (Solo8, Floor), (rate, perfect));
+        let what =
+            format!("{}, 2 ms added to every sync: share of perfect batching", Eight8.title());
+        self.add(what, limit_at_least(0.9), share);
+        self.rate(Eight8, Sqlite, 9.0);
+    }
+
+    /// The time of a cycle over that of `peer`.
+    fn time(&mut self, work: Work, peer: Contender, limit: f64) {
+        let measured = ratio(self.blocks, (work, Journal), (work, peer), (p50, p50));
+        let what = format!("{}: time over {}", work.title(), peer.name());
+        self.add(what, limit_at_most(limit), measured);
+    }
+
+    /// The rate over that of `peer`.
+    fn rate(&mut self, work: Work, peer: Contender, limit: f64) {
+        let measured = ratio(self.blocks, (work, Journal), (work, peer), (rate, rate));
+        let what = format!("{}: rate over {}", work.title(), peer.name());
+        self.add(what, limit_at_least(limit), measured);
+    }
+
+    /// A figure of the journal alone.
+    fn own(
+        &mut self,
+        work: Work,
+        name: &str,
+        figure: fn(&Block) -> Option<f64>,
+        limit: (f64, bool),
+    ) {
+        let rounds = self.blocks.get(&(work, Journal));
+        let measured = rounds.and_then(|rounds| Spread::of(rounds.values().filter_map(figure)));
+        self.add(format!("{}: {name}", work.title()), limit, measured);
+    }
+
+    fn add(&mut self, what: String, (limit, at_most): (f64, bool), measured: Option<Spread>) {
+        if let Some(measured) = measured {
+            let met = if at_most { measured.median <= limit } else { measured.median >= limit };
+            self.goals.push(Goal { what, limit, at_most, measured, met });
+        }
+    }
+}
+
+fn limit_at_most(limit: f64) -> (f64, bool) {
+    (limit, true)
+}
+
+fn limit_at_least(limit: f64) -> (f64, bool) {
+    (limit, false)
+}
