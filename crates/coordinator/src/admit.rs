@@ -1,26 +1,29 @@
-//! Admission: look, claim the group, claim the execution.
+//! Admission: look, claim the group and the execution as one.
 //!
 //! A1. What is refused leaves nothing behind: no lease, no work item, no change in what the scheduler
 //!     counts. The caller goes on down its list.
-//! A2. A group that is granted after somebody else's result came in is given back: what was worth
+//! A2. A job that is granted after somebody else's result came in is given back: what was worth
 //!     doing when it was proposed is checked again under the lease.
 //! A3. From the grant on, the keeper renews what is held; whatever ends the job lets go first.
 //!
 //! ```text
-//! Proposed -[look]-> Free -[claim group]-> Leased -[still current, claim work]-> Admitted
-//!     \ Look             \ Busy, Locked,         \ Stale, Work: group released
+//! Proposed -[look]-> Free -[claim group and work]-> Leased -[still current]-> Admitted
+//!     \ Look             \ Work, Busy, Locked,         \ Stale: both given back
 //!                          Damaged, Failed
 //! ```
+//!
+//! Where groups are not leased, the execution alone is claimed once the job is known to be current.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use ringfence::model::rules::JobRefused;
 use ringfence::model::{Entry, Record};
 use ringfence::{
-    Claim, ClaimError, Failure, Payload, ShardCount, Target, TargetGroup, Token, WorkClaimError,
-    WorkLease,
+    Claim, ClaimRefused, Failure, JobClaimError, Payload, ShardCount, Target, TargetGroup, Token,
+    WorkClaimError, WorkLease,
 };
 
 use crate::context::Context;
@@ -68,49 +71,42 @@ pub(crate) fn admit(
     let group = job.group().map_err(|_| failed())?;
     let own = context.own_name();
     let payload = job.payload(&context.config.build_id, own.as_deref()).map_err(|_| failed())?;
+    let leases = context.config.arm.leases();
 
     let since = clock.monotonic();
-    let (mut look_ms, mut claim_ms) = (0.0, 0.0);
-    let mut leased = None;
-    let renewed = clock.boottime();
-    if context.config.arm.leases() {
+    let mut look_ms = 0.0;
+    if leases {
         look(context, &group)?;
         look_ms = context.ms_since(since);
-        let before = clock.monotonic();
-        leased = Some((group.clone(), claim(context, &group)?));
-        claim_ms = context.ms_since(before);
+    } else if !still_current(&job) {
+        return Err(Turned::by(Reason::Stale));
     }
+    let (before, renewed) = (clock.monotonic(), clock.boottime());
+    let work =
+        if leases { claim(context, &group, &payload)? } else { claim_work(context, &payload)? };
+    let ms = context.ms_since(before);
+    let leased = leases.then(|| (group.clone(), work.token.clone()));
     let lost = Arc::new(AtomicBool::new(false));
-    let holding = Holding { group: leased.clone(), work: None, lost: Arc::clone(&lost), renewed };
-    let number = context.keeper.hold(holding);
-    let give_back = |reason| {
+    let item = Some((work.id, work.token.clone()));
+    let number = context.keeper.hold(Holding {
+        group: leased.clone(),
+        work: item,
+        lost: Arc::clone(&lost),
+        renewed,
+    });
+    if leases && !still_current(&job) {
         context.keeper.let_go(number);
-        if let Some((group, token)) = &leased {
-            // If this fails the lease runs out by itself; nothing depends on it.
-            let _ = context.targets.release(group, token, None);
-        }
-        Turned::by(reason)
-    };
-    if !still_current(&job) {
-        return Err(give_back(Reason::Stale));
+        // If this fails both run out by themselves; nothing depends on it.
+        let _ = context.jobs.abandon(&group, work.id, &work.token, None);
+        return Err(Turned::by(Reason::Stale));
     }
-    let before = clock.monotonic();
-    let worker = i64::from(context.index);
-    let claimed = context.work.claim(&payload, &context.owner, worker, Some(context.ttl), None);
-    let work = match claimed {
-        Ok(work) => work,
-        Err(WorkClaimError::Failed(Failure::Busy { .. })) => return Err(give_back(Reason::Locked)),
-        Err(WorkClaimError::Refused(_)) => return Err(give_back(Reason::Work)),
-        Err(_) => return Err(give_back(Reason::Failed)),
-    };
-    context.keeper.add_work(number, work.id, work.token.clone());
     context.events.write(Event::Granted {
         work: work.id.to_string(),
         targets: group.len(),
         shards: shards(context, &group),
         look_ms,
-        claim_ms,
-        work_ms: context.ms_since(before),
+        claim_ms: if leases { ms } else { 0.0 },
+        work_ms: if leases { 0.0 } else { ms },
         takeover,
     });
     Ok(Admitted { job, work, group: leased, number, lost, since })
@@ -135,25 +131,39 @@ fn look(context: &Context, group: &TargetGroup) -> Result<(), Turned> {
     if taken.is_empty() { Ok(()) } else { Err(Turned { reason: Reason::Look, held: taken }) }
 }
 
-fn claim(context: &Context, group: &TargetGroup) -> Result<Token, Turned> {
+/// The group and the execution under one token, or neither.
+fn claim(context: &Context, group: &TargetGroup, payload: &Payload) -> Result<WorkLease, Turned> {
     let claim = Claim::by_owner(context.owner.clone())
         .worker(i64::from(context.index))
         .payload(Payload::empty())
         .ttl(context.ttl);
-    match context.targets.claim(group, &claim) {
-        Ok(lease) => {
+    match context.jobs.claim(group, payload, &claim) {
+        Ok(job) => {
             // J2: the group that was leased is the group that will be solved.
-            assert_eq!(lease.group(), group, "a lease on another group than was claimed");
-            Ok(lease.token().clone())
+            assert_eq!(job.group.group(), group, "a lease on another group than was claimed");
+            Ok(job.work)
         }
-        Err(ClaimError::Refused(refused)) => {
-            let conflicts = refused.conflicts.iter().map(|conflict| conflict.target);
-            let damaged = refused.damaged.iter().map(|member| member.target);
-            let held = conflicts.chain(damaged).map(Target::get).collect();
-            let reason = if refused.damaged.is_empty() { Reason::Busy } else { Reason::Damaged };
-            Err(Turned { reason, held })
-        }
-        Err(ClaimError::Failed(Failure::Busy { .. })) => Err(Turned::by(Reason::Locked)),
+        Err(JobClaimError::Refused(JobRefused::Group(refused))) => Err(busy(&refused)),
+        Err(JobClaimError::Refused(JobRefused::Work(_))) => Err(Turned::by(Reason::Work)),
+        Err(JobClaimError::Failed(Failure::Busy { .. })) => Err(Turned::by(Reason::Locked)),
+        Err(_) => Err(Turned::by(Reason::Failed)),
+    }
+}
+
+fn busy(refused: &ClaimRefused) -> Turned {
+    let conflicts = refused.conflicts.iter().map(|conflict| conflict.target);
+    let damaged = refused.damaged.iter().map(|member| member.target);
+    let held = conflicts.chain(damaged).map(Target::get).collect();
+    let reason = if refused.damaged.is_empty() { Reason::Busy } else { Reason::Damaged };
+    Turned { reason, held }
+}
+
+fn claim_work(context: &Context, payload: &Payload) -> Result<WorkLease, Turned> {
+    let worker = i64::from(context.index);
+    match context.work.claim(payload, &context.owner, worker, Some(context.ttl), None) {
+        Ok(work) => Ok(work),
+        Err(WorkClaimError::Failed(Failure::Busy { .. })) => Err(Turned::by(Reason::Locked)),
+        Err(WorkClaimError::Refused(_)) => Err(Turned::by(Reason::Work)),
         Err(_) => Err(Turned::by(Reason::Failed)),
     }
 }
@@ -167,12 +177,21 @@ fn shards(context: &Context, group: &TargetGroup) -> usize {
 
 /// Gives a job's leases back after it came to nothing.
 pub(crate) fn give_up(context: &Context, admitted: &Admitted, why: &str) {
-    context.keeper.let_go_of_work(admitted.number);
-    let work = admitted.work.id.to_string();
-    match context.work.abandon(admitted.work.id, &admitted.work.token, None) {
-        Ok(()) => {
-            context.events.write(Event::Dropped { work, why: why.to_owned() });
+    context.keeper.let_go(admitted.number);
+    let (id, token) = (admitted.work.id, &admitted.work.token);
+    let dropped = || Event::Dropped { work: id.to_string(), why: why.to_owned() };
+    if let Some((group, _)) = &admitted.group {
+        let before = context.world.clock.monotonic();
+        if let Ok(()) = context.jobs.abandon(group, id, token, None) {
+            context.events.write(dropped());
+            released(context, admitted, context.ms_since(before), true);
+            return;
         }
+    }
+    // Alone, or one part is lost: the other is given up all the same.
+    let work = id.to_string();
+    match context.work.abandon(id, token, None) {
+        Ok(()) => context.events.write(dropped()),
         Err(ringfence::AbandonError::Refused(refused)) => {
             let (step, why) = ("abandon".to_owned(), refused.to_string());
             context.events.write(Event::FenceRefused { work, step, why });
@@ -185,7 +204,7 @@ pub(crate) fn give_up(context: &Context, admitted: &Admitted, why: &str) {
     release(context, admitted);
 }
 
-/// Gives the group back. After a failure it runs out by itself.
+/// Gives the group back alone. After a failure it runs out by itself.
 pub(crate) fn release(context: &Context, admitted: &Admitted) {
     context.keeper.let_go(admitted.number);
     let Some((group, token)) = &admitted.group else { return };
@@ -198,10 +217,15 @@ pub(crate) fn release(context: &Context, admitted: &Admitted) {
         let what = format!("a group was not released: {error}");
         context.events.write(Event::Trouble { what });
     }
+    released(context, admitted, context.ms_since(before), outcome.is_ok());
+}
+
+/// Tells what became of the group.
+pub(crate) fn released(context: &Context, admitted: &Admitted, ms: f64, released: bool) {
     context.events.write(Event::Released {
         work: admitted.work.id.to_string(),
-        ms: context.ms_since(before),
+        ms,
         hold_ms: context.ms_since(admitted.since),
-        released: outcome.is_ok(),
+        released,
     });
 }

@@ -6,11 +6,11 @@
 //!     and then none of its outputs is published.
 //! C3. Publication is a replay: objects and the result record are named by their digests, so whoever
 //!     repeats it, after whatever crash, publishes the same things once.
-//! C4. The result is in the shared ledger before the item is done, and the item is done before the
-//!     group is given back: whoever gets the group next can know what was done.
+//! C4. The result is in the shared ledger before the item is done, and the item is done no later than
+//!     the group is given back, by one call: whoever gets the group next can know what was done.
 //!
 //! ```text
-//! Solved -[stage]-> Staged -[begin_commit]-> Committing -[publish, complete]-> Done -> released
+//! Solved -[stage]-> Staged -[begin_commit]-> Committing -[publish, then complete and release]-> Done
 //!                       \ FenceRefused            \ any failure or crash: any coordinator replays
 //! ```
 
@@ -18,7 +18,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ringfence::model::WorkRecord;
-use ringfence::{BeginCommitError, Completion, Payload, RecordId, ReplayError, Token};
+use ringfence::model::rules::JobCompleteRefused;
+use ringfence::{
+    BeginCommitError, Completion, JobReplayError, Payload, RecordId, ReplayError, Token,
+};
 use ringfence_env::steps;
 use serde::{Deserialize, Serialize};
 
@@ -83,8 +86,46 @@ pub(crate) fn commit(
     }
     context.events.write(Event::Committing { work });
     context.hold(HoldAt::Publish);
-    replay(context, id, token, before, false);
-    admit::release(context, admitted);
+    finish(context, admitted, before);
+}
+
+/// Publishes, completes the item and gives the group back.
+fn finish(context: &Context, admitted: &Admitted, before: Duration) {
+    // A renewal that came after the group was given back would take it for lost.
+    context.keeper.let_go(admitted.number);
+    let (id, token) = (admitted.work.id, &admitted.work.token);
+    let Some((group, _)) = &admitted.group else {
+        replay(context, id, token, before, false);
+        return;
+    };
+    let (mut counts, mut published) = ((0, 0), context.world.clock.monotonic());
+    let outcome = context.jobs.replay_commit_once(group, id, token, None, |record| {
+        counts = publish(context, record)?;
+        published = context.world.clock.monotonic();
+        Ok::<(), Error>(())
+    });
+    match outcome {
+        Ok(completion) => {
+            let ms = context.ms_since(published);
+            if completion == Completion::Completed {
+                committed(context, id, token, counts, before, false);
+            }
+            admit::released(context, admitted, ms, true);
+        }
+        // What was decided is finished without the group.
+        Err(JobReplayError::Refused(JobCompleteRefused::Group(_))) => {
+            replay(context, id, token, before, false);
+            admit::release(context, admitted);
+        }
+        Err(JobReplayError::Refused(refused)) => {
+            complete_refused(context, id, &refused);
+            admit::release(context, admitted);
+        }
+        Err(error) => {
+            unfinished(context, id, &error);
+            admit::release(context, admitted);
+        }
+    }
 }
 
 /// Finishes the publication of a committing item, whoever decided it.
@@ -100,25 +141,37 @@ pub(crate) fn replay(
         counts = publish(context, record)?;
         Ok::<(), Error>(())
     });
-    let work = id.to_string();
     match outcome {
-        Ok(Completion::Completed) => {
-            let (outputs, published) = counts;
-            let ms = context.ms_since(before);
-            context.events.write(Event::Committed { work, outputs, published, ms, recovered });
-            files::remove_dir(&context.world, &stage_dir(context, id, token));
-        }
+        Ok(Completion::Completed) => committed(context, id, token, counts, before, recovered),
         // Somebody else finished it.
         Ok(Completion::Already) => {}
-        Err(ReplayError::Refused(refused)) => {
-            let (step, why) = ("complete".to_owned(), refused.to_string());
-            context.events.write(Event::FenceRefused { work, step, why });
-        }
-        Err(error) => {
-            let what = format!("publication of {id} is not finished: {error}");
-            context.events.write(Event::Trouble { what });
-        }
+        Err(ReplayError::Refused(refused)) => complete_refused(context, id, &refused),
+        Err(error) => unfinished(context, id, &error),
     }
+}
+
+/// Tells of a publication that was finished here, and clears what was staged for it.
+fn committed(
+    context: &Context,
+    id: RecordId,
+    token: &Token,
+    (outputs, published): (usize, usize),
+    before: Duration,
+    recovered: bool,
+) {
+    let (work, ms) = (id.to_string(), context.ms_since(before));
+    context.events.write(Event::Committed { work, outputs, published, ms, recovered });
+    files::remove_dir(&context.world, &stage_dir(context, id, token));
+}
+
+fn complete_refused(context: &Context, id: RecordId, refused: &dyn std::fmt::Display) {
+    let (step, why) = ("complete".to_owned(), refused.to_string());
+    context.events.write(Event::FenceRefused { work: id.to_string(), step, why });
+}
+
+fn unfinished(context: &Context, id: RecordId, error: &dyn std::fmt::Display) {
+    let what = format!("publication of {id} is not finished: {error}");
+    context.events.write(Event::Trouble { what });
 }
 
 /// C1.

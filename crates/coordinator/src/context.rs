@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ringfence::{Owner, Store, TargetTable, Ttl, WorkTable};
+use ringfence::{JobTable, Owner, Store, TargetTable, Ttl, WorkTable};
 use ringfence_env::World;
 
 use crate::config::{HoldAt, RunConfig};
@@ -26,6 +26,7 @@ pub(crate) struct Context {
     pub(crate) run: RunLayout,
     pub(crate) targets: TargetTable,
     pub(crate) work: WorkTable,
+    pub(crate) jobs: JobTable,
     pub(crate) ttl: Ttl,
     pub(crate) events: EventLog,
     pub(crate) keeper: Keeper,
@@ -42,7 +43,7 @@ impl Context {
         let owner = Owner::new(&format!("coordinator-{index}")).map_err(|e| store_error(&e))?;
         let ttl = Ttl::new(config.ttl()).map_err(|e| store_error(&e))?;
         let store = Store::open_in(world, &layout.store()).map_err(|e| store_error(&e))?;
-        let (targets, work) = (store.targets(), store.work());
+        let (targets, work, jobs) = (store.targets(), store.work(), store.jobs());
         let events = EventLog::open(world, &run.events(index))?;
         let keeper =
             Keeper::start(world, targets.clone(), work.clone(), events.clone(), config.ttl())
@@ -59,6 +60,7 @@ impl Context {
             run,
             targets,
             work,
+            jobs,
             ttl,
             events,
             keeper,

@@ -64,7 +64,8 @@ pub(crate) enum Event {
         seed: Digest,
         why: String,
     },
-    /// A group was granted: `targets` over `shards`, under way as `work`.
+    /// A job was granted: `targets` over `shards`, under way as `work`. `claim_ms` is for the group
+    /// and the item as one, `work_ms` for an item without a group; the other is 0.
     Granted {
         work: String,
         targets: usize,
@@ -110,7 +111,8 @@ pub(crate) enum Event {
         step: String,
         why: String,
     },
-    /// A group was given back, or was found lost.
+    /// A group was given back, or was found lost. Where its item was completed or given up by the same
+    /// call, `ms` is for both.
     Released {
         work: String,
         ms: f64,

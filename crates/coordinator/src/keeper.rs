@@ -96,13 +96,6 @@ impl Keeper {
         number
     }
 
-    /// Adds the work item to a holding.
-    pub(crate) fn add_work(&self, number: u64, id: RecordId, token: Token) {
-        if let Some(holding) = self.shared.lock().held.get_mut(&number) {
-            holding.work = Some((id, token));
-        }
-    }
-
     /// Stops renewing the work item: its commit is decided.
     pub(crate) fn let_go_of_work(&self, number: u64) {
         if let Some(holding) = self.shared.lock().held.get_mut(&number) {

@@ -5,7 +5,7 @@
 //! their own; a *supervisor* starts them, and the fuzzer, and reports.
 //!
 //! ```text
-//! seeds -> trace -> propose -> reserve -> look -> claim group -> claim execution -> solve, verify
+//! seeds -> trace -> propose -> reserve -> look -> claim group and execution -> solve, verify
 //!       -> stage -> begin_commit -> publish -> complete -> release
 //! ```
 //!

@@ -80,9 +80,10 @@ impl Tally {
                 self.shards.push(shards as f64);
                 if claim_ms > 0.0 {
                     self.time("look", look_ms);
-                    self.time("claim group", claim_ms);
+                    self.time("claim job", claim_ms);
+                } else {
+                    self.time("claim work", work_ms);
                 }
-                self.time("claim work", work_ms);
             }
             Event::Refused { counts } => {
                 for (reason, count) in counts {
