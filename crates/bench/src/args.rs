@@ -96,7 +96,10 @@ impl Args {
     /// The contenders asked for, the floor first.
     pub(crate) fn contenders(&self) -> Vec<Contender> {
         let wanted = |contender: &Contender| {
-            *contender == Contender::Floor || self.peer.is_empty() || self.peer.contains(contender)
+            let chosen = self.peer.is_empty() || self.peer.contains(contender);
+            // What cannot be made slow has no place beside what was.
+            let comparable = self.slow_sync.is_none() || contender.can_be_preloaded();
+            *contender == Contender::Floor || (chosen && comparable)
         };
         Contender::ALL.into_iter().filter(wanted).collect()
     }

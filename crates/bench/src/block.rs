@@ -18,7 +18,7 @@ pub(crate) struct Prepared {
     pub(crate) contender: Contender,
     pub(crate) place: PathBuf,
     /// Where its syncs are counted, if they are.
-    pub(crate) counter: Option<(PathBuf, Counter)>,
+    pub(crate) counter: Option<Counter>,
     /// Holds what must live as long.
     pub(crate) _keeper: crate::contender::Keeper,
 }
@@ -83,13 +83,13 @@ pub(crate) fn run(prepared: &Prepared, work: Work, setting: &Setting, seed: u64)
     for worker in &mut workers {
         expect_ready(worker)?;
     }
-    let before = prepared.syncs();
+    let before = prepared.syncs()?;
     for worker in &mut workers {
         let input = worker.child.stdin.as_mut().ok_or("a process without input")?;
         input.write_all(b"go\n").map_err(during("start a process"))?;
     }
     let told = workers.iter_mut().map(hear).collect::<Result<Vec<_>>>()?;
-    let after = prepared.syncs();
+    let after = prepared.syncs()?;
     workers.into_iter().try_for_each(finish)?;
     let syncs = before.zip(after).map(|(before, after)| after.saturating_sub(before));
     sum_up(&told, setting.seconds, syncs)
@@ -117,10 +117,10 @@ fn start(
     let mut command = Command::new(program);
     command.arg("--worker").arg(serde_json::to_string(&order)?);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    if let (Some(shim), Some((counter, _)), true) =
-        (&setting.shim, &prepared.counter, prepared.contender.is_embedded())
+    if let (Some(shim), Some(counter)) = (&setting.shim, &prepared.counter)
+        && prepared.contender.is_embedded()
     {
-        shim.preload(&mut command, counter);
+        shim.preload(&mut command, &counter.path);
     }
     let mut child = command.spawn().map_err(during("start a process"))?;
     let out = child.stdout.take().ok_or("a process without output")?;
@@ -191,8 +191,11 @@ fn millis(nanos: u64) -> f64 {
 
 impl Prepared {
     /// Syncs so far, where they are counted.
-    fn syncs(&self) -> Option<u64> {
-        self.counter.as_ref().map(|(_, counter)| counter.read())
+    fn syncs(&self) -> Result<Option<u64>> {
+        if self.contender.can_be_preloaded() {
+            return Ok(self.counter.as_ref().map(Counter::read));
+        }
+        crate::contender::etcd_syncs(&self.place).map(Some)
     }
 }
 

@@ -1,10 +1,14 @@
 //! Who is measured: each in a file of its own, behind one trait.
 
+mod etcd;
 mod floor;
 mod lease;
 mod lmdb;
+mod postgres;
 mod redb;
+mod redis;
 mod ringfence;
+mod server;
 mod sqlite;
 
 use std::any::Any;
@@ -14,6 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Result;
 use crate::work::Work;
+pub(crate) use etcd::syncs as etcd_syncs;
+pub(crate) use server::Around;
 
 /// One that is measured.
 #[derive(
@@ -51,6 +57,12 @@ pub(crate) enum Contender {
     Redb,
     /// redb in its mode for several processes
     RedbMulti,
+    /// `PostgreSQL` 15, on a socket
+    Postgres,
+    /// Redis 7, appendfsync always, on a socket
+    Redis,
+    /// etcd 3.4, one member on the loopback
+    Etcd,
 }
 
 /// How a claim ended that did not fail.
@@ -113,7 +125,7 @@ pub(crate) type Keeper = Box<dyn Any>;
 
 impl Contender {
     /// All, in the order of the report.
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Floor,
         Self::Journal,
         Self::FilesGroup,
@@ -124,6 +136,9 @@ impl Contender {
         Self::Lmdb,
         Self::Redb,
         Self::RedbMulti,
+        Self::Postgres,
+        Self::Redis,
+        Self::Etcd,
     ];
 
     /// What the command line and the report call it.
@@ -139,6 +154,9 @@ impl Contender {
             Self::Lmdb => "lmdb",
             Self::Redb => "redb",
             Self::RedbMulti => "redb-multi",
+            Self::Postgres => "postgres",
+            Self::Redis => "redis",
+            Self::Etcd => "etcd",
         }
     }
 
@@ -155,6 +173,7 @@ impl Contender {
             | Self::Lmdb
             | Self::Redb
             | Self::RedbMulti => true,
+            Self::Postgres | Self::Redis | Self::Etcd => false,
         }
     }
 
@@ -164,12 +183,25 @@ impl Contender {
             // Nothing to exclude, so nothing to overlap.
             Self::Floor => work != Work::Overlap8,
             Self::Redb => work.processes() == 1,
+            // A transaction holds at most 128 operations.
+            Self::Etcd => work != Work::Heartbeat,
             _ => true,
         }
     }
 
+    /// Whether what is preloaded sees its syncs, and can make them slow.
+    pub(crate) fn can_be_preloaded(self) -> bool {
+        // It is linked statically.
+        self != Self::Etcd
+    }
+
     /// Makes it ready in the empty directory `place`, for up to `processes` processes.
-    pub(crate) fn set_up(self, place: &Path, processes: usize) -> Result<Keeper> {
+    pub(crate) fn set_up(
+        self,
+        place: &Path,
+        processes: usize,
+        around: Around<'_>,
+    ) -> Result<Keeper> {
         match self {
             Self::Floor => floor::set_up(place, processes),
             Self::Journal | Self::FilesGroup | Self::FilesRecord | Self::F325 => {
@@ -178,6 +210,9 @@ impl Contender {
             Self::Sqlite | Self::SqliteFair => sqlite::set_up(place),
             Self::Lmdb => lmdb::set_up(place),
             Self::Redb | Self::RedbMulti => redb::set_up(place),
+            Self::Postgres => postgres::set_up(place, around),
+            Self::Redis => redis::set_up(place, around),
+            Self::Etcd => etcd::set_up(place, around),
         }
     }
 
@@ -197,6 +232,9 @@ impl Contender {
             Self::RedbMulti => {
                 Box::new(redb::Redb::open(place, ::redb::ConcurrencyMode::MultiWriter)?)
             }
+            Self::Postgres => Box::new(postgres::Postgres::open(place)?),
+            Self::Redis => Box::new(redis::Redis::open(place)?),
+            Self::Etcd => Box::new(etcd::Etcd::open(place)?),
         })
     }
 }

@@ -9,8 +9,10 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::block::Block;
-use crate::contender::Contender::{self, F325, Floor, Journal, Lmdb, Sqlite, SqliteFair};
-use crate::report::ratio;
+use crate::contender::Contender::{
+    self, Etcd, F325, Floor, Journal, Lmdb, Postgres, Redis, Sqlite, SqliteFair,
+};
+use crate::report::{Figure, ratio};
 use crate::run::Blocks;
 use crate::stats::Spread;
 use crate::work::Work::{self, Eight8, Eight64, Heartbeat, Overlap8, Solo1, Solo8, Solo64};
@@ -73,15 +75,32 @@ impl Judge<'_> {
             self.time(work, Floor, limit);
             self.own(work, "syncs per cycle", |block| block.syncs, limit_at_most(2.02));
         }
-        self.time(Solo64, Sqlite, 0.70);
+        for (peer, limit) in [(Sqlite, 0.70), (Postgres, 0.25), (Redis, 0.28), (Etcd, 0.11)] {
+            self.time(Solo64, peer, limit);
+        }
         self.rate(Eight8, Floor, 1.2);
         self.own(Eight8, "syncs per cycle", |block| block.syncs, limit_at_most(0.28));
         let fairness = |block: &Block| Some(block.fairness);
         self.own(Eight8, "fairness (slowest/fastest process)", fairness, limit_at_least(0.9));
-        for (peer, limit) in [(Sqlite, 6.0), (SqliteFair, 12.0), (Lmdb, 8.0)] {
+        let peers = [
+            (Sqlite, 6.0),
+            (SqliteFair, 12.0),
+            (Postgres, 3.0),
+            (Redis, 2.5),
+            (Lmdb, 8.0),
+            (Etcd, 9.0),
+        ];
+        for (peer, limit) in peers {
             self.rate(Eight8, peer, limit);
         }
-        self.rate(Eight64, Sqlite, 8.0);
+        self.worst(Eight8);
+        for (peer, limit) in [(Sqlite, 8.0), (Postgres, 5.0)] {
+            self.rate(Eight64, peer, limit);
+        }
+        for (peer, limit) in [(Postgres, 2.8), (Redis, 2.3)] {
+            self.rate(Overlap8, peer, limit);
+        }
+        self.worst(Overlap8);
         let violations = |block: &Block| Some(block.violations as f64);
         self.own(Overlap8, "targets with two holders", violations, limit_at_most(0.0));
         self.own(Heartbeat, "syncs per call", |block| block.syncs, limit_at_most(1.0));
@@ -113,6 +132,14 @@ impl Judge<'_> {
         let measured = ratio(self.blocks, (work, Journal), (work, peer), (rate, rate));
         let what = format!("{}: rate over {}", work.title(), peer.name());
         self.add(what, limit_at_least(limit), measured);
+    }
+
+    /// The p99 of the process that had it worst, over the p99 of all of `PostgreSQL`'s.
+    fn worst(&mut self, work: Work) {
+        let figures: (Figure, Figure) = (|block| block.worst_p99, |block| block.p99);
+        let measured = ratio(self.blocks, (work, Journal), (work, Postgres), figures);
+        let what = format!("{}: worst process's p99 over p99 of postgres", work.title());
+        self.add(what, limit_at_most(1.0 / 3.0), measured);
     }
 
     /// A figure of the journal alone.

@@ -13,7 +13,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::args::Args;
 use crate::block::{self, Block, Prepared, Setting};
-use crate::contender::Contender;
+use crate::contender::{Around, Contender};
 use crate::goals;
 use crate::idle::Gate;
 use crate::random::Random;
@@ -222,14 +222,14 @@ fn one(contender: Contender, dir: &Path, processes: usize, setting: &Setting) ->
     let place = dir.join(contender.name());
     std::fs::create_dir(&place).map_err(during("make a directory"))?;
     let counter = match &setting.shim {
-        Some(_) => {
-            let path = dir.join(format!("{}.syncs", contender.name()));
-            let counter = Counter::new(&path)?;
-            Some((path, counter))
+        Some(_) if contender.can_be_preloaded() => {
+            Some(Counter::new(&dir.join(format!("{}.syncs", contender.name())))?)
         }
-        None => None,
+        _ => None,
     };
-    let keeper = contender.set_up(&place, processes)?;
+    let shim = setting.shim.as_ref().zip(counter.as_ref());
+    let around = Around { shim: shim.map(|(shim, counter)| (shim, counter.path.as_path())) };
+    let keeper = contender.set_up(&place, processes, around)?;
     Ok(Prepared { contender, place, counter, _keeper: keeper })
 }
 

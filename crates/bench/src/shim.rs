@@ -63,13 +63,15 @@ pub(crate) fn map(path: &Path, words: usize) -> Result<Box<dyn SharedWords>> {
 /// The counter of one contender.
 #[derive(Debug)]
 pub(crate) struct Counter {
+    /// The file that its processes share.
+    pub(crate) path: PathBuf,
     words: Box<dyn SharedWords>,
 }
 
 impl Counter {
     /// Makes it.
     pub(crate) fn new(path: &Path) -> Result<Self> {
-        Ok(Self { words: shared_file(path, WORDS)? })
+        Ok(Self { path: path.to_owned(), words: shared_file(path, WORDS)? })
     }
 
     /// Syncs so far.
