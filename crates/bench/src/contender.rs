@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::Result;
 use crate::work::Work;
 pub(crate) use etcd::syncs as etcd_syncs;
-pub(crate) use server::Around;
+pub(crate) use server::{Around, call};
 
 /// One that is measured.
 #[derive(

@@ -16,6 +16,7 @@
 mod args;
 mod block;
 mod contender;
+mod ext4;
 mod goals;
 mod idle;
 mod random;

@@ -14,6 +14,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use crate::args::Args;
 use crate::block::{self, Block, Prepared, Setting};
 use crate::contender::{Around, Contender};
+use crate::ext4;
 use crate::goals;
 use crate::idle::Gate;
 use crate::random::Random;
@@ -33,11 +34,19 @@ const QUICK_LEASES: u64 = 50;
 
 /// Measures what `args` say and prints it.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
-    on_directory(args, args.on.as_deref(), None)
+    match (&args.image, &args.mount_point) {
+        (Some(image), Some(point)) => ext4::inside(args, image, point),
+        _ if args.ext4 => ext4::outside(args),
+        _ => on_directory(args, args.on.as_deref(), None),
+    }
 }
 
 /// Measures on the file system of `parent`; `note` says what the caller knows about it.
-fn on_directory(args: &Args, parent: Option<&Path>, note: Option<&str>) -> Result<ExitCode> {
+pub(crate) fn on_directory(
+    args: &Args,
+    parent: Option<&Path>,
+    note: Option<&str>,
+) -> Result<ExitCode> {
     let signal = watch_signals()?;
     let scratch = scratch(parent)?;
     let measured = measure(args, scratch.path(), note, &signal);
