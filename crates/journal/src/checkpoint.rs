@@ -6,8 +6,9 @@
 //! ```
 //! C1. It replaces the last one by rename, once its bytes are durable: whoever opens the name finds a
 //!     whole one, and whoever has one open keeps it.
-//! C2. It never contains what is not durable in the journal.
+//! C2. It never contains what is not durable in the journal, unless it ends an epoch.
 //! C3. Its head decides which journal counts: the epoch, the segment and the frame it goes on after.
+//!     A closed one, at offset 0, goes on nowhere.
 //! C4. Head, index and each block have a checksum that is checked before anything is believed.
 
 use std::collections::BTreeMap;
@@ -67,6 +68,13 @@ pub struct Checkpoint {
     file: Box<dyn RandomFile>,
     index: Vec<Block>,
     read: Mutex<BTreeMap<usize, Arc<Records>>>,
+}
+
+impl Head {
+    /// Whether no frame follows, wherever it may be: an epoch has ended here.
+    pub fn is_closed(&self) -> bool {
+        self.base.offset == 0
+    }
 }
 
 type Records = Vec<(Key, Stored)>;

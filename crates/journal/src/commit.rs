@@ -7,12 +7,11 @@
 //! J4. A failed sync is final: the segment is marked, and nobody syncs it again ([`crate::recover`]).
 //! J5. Frames that were there before this process opened the file, and that nothing calls durable, may
 //!     belong to a writer that died, and the system may have failed to write them back and told
-//!     nobody who is still alive. No sync of ours counts for them: a checkpoint of the state after
-//!     them does, in a file of its own. They are not written again in place, because a power cut could
-//!     spoil one that is durable.
-//! J10. No fence is put into a token twice in one boot, also when the frame with the first one is
-//!     lost: shared memory knows the highest one. Where it does not, as many are passed over as there
-//!     may have been frames that were never durable.
+//!     nobody who is still alive. No sync of ours counts for them: the epoch is ended, and the
+//!     checkpoint that ends it holds them, in a file of its own ([`crate::recover`]).
+//! J10. No fence is put into a token twice, also when the frame with the first one is lost: shared
+//!     memory knows the highest one. Where it does not, as after a boot, the epoch is ended, and
+//!     durably as many are passed over as there may have been frames that were never durable.
 //!
 //! ```text
 //! Decided -[append]-> Appended -[wait_durable]-> Durable -> Done
@@ -28,17 +27,19 @@ use ringfence_env::{Deadline, RandomFile};
 use ringfence_model::{Fence, FencingToken, Key, Transition};
 
 use crate::audit;
-use crate::checkpoint::Head;
 use crate::codec::page::PageWriter;
 use crate::frame::{self, Header, Kind, SECTOR};
 use crate::hints::{APPEND, Hints, SYNC};
 use crate::journal::{Held, Journal, Which};
 use crate::layout::Layout;
+use crate::recover::{Counts, into_storage};
 use crate::replica::{Place, Replica, Tail};
 use crate::segment::{FIRST_FRAME, write_full};
 
 /// The longest that a leader waits for as many frames as the last sync covered.
 const LONGEST_GATHER: Duration = Duration::from_micros(300);
+/// The longest that somebody who has just opened the table waits for others to sync what he found.
+const LONGEST_SETTLING: Duration = Duration::from_millis(20);
 
 /// A decided transition on its way into the journal.
 pub(crate) struct Planned<'a> {
@@ -232,9 +233,9 @@ impl Journal {
         let path = self.layout.segment(replica.slot);
         let fail = |source| Failure::Untouched(StorageError::new("seal", path.display(), source));
         let next = self.segments.find(replica.at.segment + 1).map_err(fail)?;
-        if next.is_none_or(|(_, header)| header.failed_after.is_some()) {
+        let Some((slot, ready)) = next.filter(|(_, header)| header.failed_after.is_none()) else {
             return Ok(false);
-        }
+        };
         let header = Header {
             kind: Kind::Seal,
             segment: replica.at.segment,
@@ -245,6 +246,7 @@ impl Journal {
         };
         let (seal, _) = frame::encode(&header, self.table, |_| {});
         let file = self.segments.file(replica.slot).map_err(fail)?;
+        self.segments.renew(slot, &ready).map_err(fail)?;
         write_full(file, &seal, replica.at.offset).map_err(fail)?;
         self.catch_up_for_writing(replica, held).map_err(Failure::Untouched)?;
         Ok(true)
@@ -256,15 +258,19 @@ impl Journal {
         replica: &mut Replica,
         held: &Held<'_>,
     ) -> Result<(), StorageError> {
-        for _ in 0..4 {
-            let tail = self.catch_up(replica).map_err(|error| self.read_error(error))?;
-            if let Tail::Failed { durable } = tail {
-                self.recover(replica, durable, held)?;
-                continue;
-            }
-            self.ensure_named(replica)?;
-            if self.make_old_frames_ours(replica)? {
-                return Ok(());
+        for _ in 0..8 {
+            match self.catch_up(replica).map_err(|error| self.read_error(error))? {
+                Tail::Failed { durable } => self.close(replica, Counts::UpTo(durable), held)?,
+                Tail::Closed => self.reopen(replica, held)?,
+                Tail::End | Tail::Recycled => {
+                    self.ensure_named(replica)?;
+                    if self.hints.issued().is_none() || !self.are_known(replica) {
+                        self.close(replica, Counts::All, held)?;
+                    } else if self.finish_segment(replica)? {
+                        self.vouched.store(true, Ordering::SeqCst);
+                        return Ok(());
+                    }
+                }
             }
         }
         let why = io::Error::other("it fails again and again");
@@ -284,28 +290,28 @@ impl Journal {
         Ok(())
     }
 
-    /// J5 and J3. `false` if a sync failed and the state must be looked at again.
-    fn make_old_frames_ours(&self, replica: &mut Replica) -> Result<bool, StorageError> {
-        let place = replica.place();
-        let known = self.known_durable(&place);
-        if replica.suspect > known {
-            let sync = self.lock(Which::Sync, self.long()).map_err(into_storage)?;
-            let maintain = self.lock(Which::Maintain, self.long()).map_err(into_storage)?;
-            let fence = replica.fence;
-            let head = Head { base: place.at, fence, ..replica.checkpoint.head.clone() };
-            self.write_checkpoint(&head, replica.records())?;
-            self.hints.set_named(head.epoch, head.base.sequence);
-            self.hints.set_durable(head.epoch, head.base.sequence);
-            drop((maintain, sync));
-            replica.suspect = 0;
-            let fresh = self.load(u64::MAX).map_err(|error| self.read_error(error))?;
-            replica.replace(fresh);
-            self.vouched.store(true, Ordering::SeqCst);
-            return Ok(true);
+    /// J5. Whether the frames that were there before this process opened the file are durable. Their
+    /// writers are waited for a moment, as they may be alive.
+    fn are_known(&self, replica: &mut Replica) -> bool {
+        let until = self.world.clock.deadline(LONGEST_SETTLING);
+        loop {
+            let seen = self.hints.seen(SYNC);
+            if replica.suspect <= self.known_durable(&replica.place()) {
+                replica.suspect = 0;
+                return true;
+            }
+            let left = self.world.clock.left(until);
+            if left.is_zero() || !self.hints.are_shared() {
+                return false;
+            }
+            self.hints.wait(SYNC, seen, left);
         }
-        replica.suspect = 0;
-        self.vouched.store(true, Ordering::SeqCst);
-        if place.at.offset != FIRST_FRAME || place.at.sequence <= known {
+    }
+
+    /// J3. `false` if a sync failed and the state must be looked at again.
+    fn finish_segment(&self, replica: &Replica) -> Result<bool, StorageError> {
+        let place = replica.place();
+        if place.before.is_none() || place.at.sequence <= self.known_durable(&place) {
             return Ok(true);
         }
         // The seal of the segment before was written, perhaps by a dead process.
@@ -323,17 +329,13 @@ impl Journal {
 
     /// Syncs the journal up to `place`, and tells. `false` if that failed.
     fn sync_all(&self, place: &Place, _sync: &Held<'_>) -> Result<bool, StorageError> {
-        let before = self.known_durable(place);
-        let mut slots = vec![place.slot];
-        if place.at.offset == FIRST_FRAME {
-            slots.insert(0, 1 - place.slot);
-        }
-        for slot in slots {
+        let known = self.known_durable(place);
+        let before = place.before.map(|segment| (1 - place.slot, segment));
+        for (slot, expected) in before.into_iter().chain([(place.slot, place.at.segment)]) {
             let path = self.layout.segment(slot);
             let fail = |source| StorageError::new("sync", path.display(), source);
             let header = self.segments.header(slot).map_err(fail)?;
             let here = slot == place.slot;
-            let expected = if here { place.at.segment } else { place.at.segment - 1 };
             let header = match header {
                 Some(header) if header.segment == expected => header,
                 // The one before was made ready again, which took a checkpoint of all of it.
@@ -351,11 +353,15 @@ impl Journal {
                     Some(hint) => place.durable.max(hint),
                     None => place.at.sequence,
                 };
-                self.segments.fail(slot, &header, durable).map_err(fail)?;
+                // V1. The one before first: what is in it is told apart by its mark alone.
+                let here = Some((place.slot, place.at.segment));
+                for (slot, segment) in before.into_iter().chain(here) {
+                    self.segments.end(slot, segment, durable).map_err(fail)?;
+                }
                 return Ok(false);
             }
         }
-        self.hints.set_last_batch(place.at.sequence.saturating_sub(before));
+        self.hints.set_last_batch(place.at.sequence.saturating_sub(known));
         self.hints.set_durable(place.epoch, place.at.sequence);
         Ok(true)
     }
@@ -514,12 +520,4 @@ fn too_large(segment: u64) -> Failure {
     let why = format!("one call is larger than a segment of {segment} bytes");
     let why = io::Error::new(io::ErrorKind::InvalidInput, why);
     Failure::Untouched(StorageError::new("store", "the records", why))
-}
-
-/// The storage error within a failure to lock.
-fn into_storage(failure: Failure) -> StorageError {
-    match failure {
-        Failure::Untouched(error) | Failure::Restored(error) => error,
-        other => StorageError::new("lock", "the journal", io::Error::other(other.to_string())),
-    }
 }

@@ -217,6 +217,12 @@ impl Item {
 impl std::fmt::Display for Item {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            Self::Checkpoint(head) if head.is_closed() => write!(
+                f,
+                "checkpoint: {} records as of frame {}, closed: the journal goes on nowhere yet, epoch \
+                 {}, fence {}",
+                head.records, head.base.sequence, head.epoch, head.fence
+            ),
             Self::Checkpoint(head) => write!(
                 f,
                 "checkpoint: {} records as of frame {}, goes on in segment {} at byte {}, epoch {}, \

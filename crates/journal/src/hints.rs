@@ -72,6 +72,11 @@ impl Hints {
         Self { words, identity: table, shared: false }
     }
 
+    /// Whether other processes tell something here.
+    pub fn are_shared(&self) -> bool {
+        self.shared
+    }
+
     /// The last sequence number that is known to be durable in `epoch`; nothing if that cannot be
     /// told, in particular where other processes could not have said so.
     pub fn durable(&self, epoch: u64) -> Option<u64> {

@@ -174,9 +174,13 @@ impl Journal {
                         return Ok(Tail::Failed { durable });
                     }
                 }
-                Tail::Recycled => {
+                tail @ (Tail::Recycled | Tail::Closed) => {
                     let fresh = self.load(u64::MAX)?;
+                    let closed = tail == Tail::Closed && fresh.is_closed();
                     replica.replace(fresh);
+                    if closed {
+                        return Ok(Tail::Closed);
+                    }
                 }
             }
         }

@@ -1,97 +1,153 @@
-//! After a failed sync: what counts is decided once, and the journal goes on elsewhere.
+//! Ending an epoch: what counts is decided once, and the journal goes on elsewhere.
 //!
-//! V1. A segment whose sync failed is marked with the last frame that is known to be durable. What is
-//!     after it was acknowledged to nobody, and never will be.
-//! V2. The decision is a checkpoint of the state at that frame, of the next epoch, in force durably
-//!     before anybody is told that his frame was dropped. Until then nothing is appended at all.
-//! V3. The new epoch goes on in a segment that was made ready for it. Fences stay above every fence
-//!     that was ever written, dropped frames included.
-//! V4. Doing it again is harmless: whoever finds the mark does what is missing.
+//! An epoch ends when a sync has failed, or when there are frames of which nobody can say any more
+//! whether they are durable: those of writers that died, and all there is after a boot.
+//!
+//! V1. A segment that frames of a failed sync are in is marked with the last frame that counts. What is
+//!     after it was acknowledged to nobody, and never will be: whoever leads a sync looks for the mark.
+//! V2. The decision is one checkpoint of the state at that frame, in force durably before anybody is
+//!     told what became of his frame. It is *closed*: it goes on in no segment, so nothing that the
+//!     segments hold or lose matters any more. Until the journal is reopened nothing is appended.
+//! V3. It is reopened by a second checkpoint, of the same state, that goes on in a segment which was
+//!     made ready for it, under a number that was never used.
+//! V4. Fences stay above every fence that was ever written, dropped frames included, and above every
+//!     one that may have been put into a token and lost.
+//! V5. Doing it again is harmless: whoever finds a mark or a closed checkpoint does what is missing.
 
 use std::io;
+use std::sync::atomic::Ordering;
 
 use ringfence_engine::{Failure, StorageError};
 
-use crate::checkpoint::{self, Head, Position};
+use crate::checkpoint::{self, Position};
 use crate::codec::Malformed;
+use crate::frame::SECTOR;
 use crate::journal::{Held, Journal, Which};
+use crate::layout::SLOTS;
 use crate::replica::{ReadError, Records, Replica, Tail};
 use crate::segment::FIRST_FRAME;
 
+/// What of an epoch counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Counts {
+    /// Frames up to this one: a sync of later ones failed.
+    UpTo(u64),
+    /// Every frame that is there.
+    All,
+}
+
 impl Journal {
-    /// Begins a new epoch after the frame `durable`, unless somebody did. The append lock is held.
-    pub(crate) fn recover(
+    /// V1, V2: ends the epoch of the replica, unless somebody did. The append lock is held.
+    pub(crate) fn close(
         &self,
         replica: &mut Replica,
-        durable: u64,
+        counts: Counts,
         _append: &Held<'_>,
     ) -> Result<(), StorageError> {
-        let storage = |failure: Failure| match failure {
-            Failure::Untouched(error) => error,
-            other => {
-                let why = io::Error::other(other.to_string());
-                StorageError::new("lock", self.layout.root().display(), why)
-            }
-        };
-        let _sync = self.lock(Which::Sync, self.long()).map_err(storage)?;
-        let _maintain = self.lock(Which::Maintain, self.long()).map_err(storage)?;
+        let _sync = self.lock(Which::Sync, self.long()).map_err(into_storage)?;
+        let _maintain = self.lock(Which::Maintain, self.long()).map_err(into_storage)?;
         let read = |error| self.read_error(error);
         let root = self.layout.root();
-        let fail = |source| StorageError::new("begin a new epoch of", root.display(), source);
-        let state = self.load(durable).map_err(read)?;
+        let fail = |source| StorageError::new("end an epoch of", root.display(), source);
+        let until = match counts {
+            Counts::UpTo(durable) => durable,
+            Counts::All => u64::MAX,
+        };
+        let state = self.load(until).map_err(read)?;
         if state.epoch() != replica.epoch() {
             replica.replace(state);
             return Ok(());
         }
-        // A checkpoint has made more durable than the mark knew.
-        let durable = durable.max(state.checkpoint.head.base.sequence);
-        if state.at.sequence != durable {
+        let last = match counts {
+            // A checkpoint has made more durable than the mark knew.
+            Counts::UpTo(durable) => durable.max(state.checkpoint.head.base.sequence),
+            Counts::All => state.at.sequence,
+        };
+        if state.at.sequence != last {
             let reason = Malformed("a frame that was acknowledged");
             let (segment, offset) = (state.at.segment, state.at.offset);
             return Err(read(ReadError::Damaged { segment, offset, reason }));
         }
-        // V3. Frames that are about to be dropped have fences too.
+        if let Counts::All = counts {
+            self.segments.end(state.slot, state.at.segment, last).map_err(fail)?;
+        }
+        // V4. Frames that are about to be dropped have fences too.
         let (fs, layout) = (&*self.world.fs, &self.layout);
         let mut all = Replica::load(fs, layout, &self.segments, self.table).map_err(read)?;
         let _: Tail = all.follow(&self.segments, self.table, u64::MAX, false).map_err(read)?;
-        let other = 1 - state.slot;
-        let mut head = Head {
-            base: state.at,
-            fence: all.fence.max(state.fence).max(replica.fence),
-            ..state.checkpoint.head.clone()
-        };
-        let ready = self.segments.header(other).map_err(fail)?;
-        let next = ready.map_or(0, |header| header.segment).max(state.at.segment) + 1;
-        // What the checkpoint goes on in is still needed until a newer one is in force.
-        if state.checkpoint.head.base.segment != state.at.segment {
-            self.write_checkpoint(&head, state.records())?;
-        }
-        self.segments.prepare(other, next, self.meta.segment_bytes).map_err(fail)?;
-        head.ended.push((head.epoch, durable));
-        let chain = self.world.entropy.nonce().map_err(fail)?;
+        let fence = all.fence.max(state.fence).max(replica.fence);
+        // What was never durable is in one segment at most, and each fence had a frame of its own.
+        let lost = self.meta.segment_bytes / SECTOR as u64;
+        let fence = fence.max(self.hints.issued().unwrap_or(fence.saturating_add(lost)));
+        let mut head = state.checkpoint.head.clone();
+        head.ended.push((head.epoch, last));
         head.epoch += 1;
-        head.base = Position {
-            segment: next,
-            offset: FIRST_FRAME,
-            sequence: durable,
-            chain: u64::try_from(chain & u128::from(u64::MAX)).unwrap_or(0),
-        };
+        head.fence = fence;
+        let segment = self.newest_segment().map_err(fail)?.max(state.at.segment);
+        head.base = Position { segment, offset: 0, sequence: last, chain: 0 };
         self.write_checkpoint(&head, state.records())?;
-        self.hints.set_named(head.epoch, durable);
-        self.hints.set_durable(head.epoch, durable);
-        let fresh = self.load(u64::MAX).map_err(read)?;
-        replica.replace(fresh);
+        self.hints.set_issued(fence);
+        replica.replace(self.load(u64::MAX).map_err(read)?);
+        replica.suspect = 0;
         Ok(())
+    }
+
+    /// V3: goes on after a closed checkpoint, unless somebody did. The append lock is held.
+    pub(crate) fn reopen(
+        &self,
+        replica: &mut Replica,
+        _append: &Held<'_>,
+    ) -> Result<(), StorageError> {
+        let _sync = self.lock(Which::Sync, self.long()).map_err(into_storage)?;
+        let _maintain = self.lock(Which::Maintain, self.long()).map_err(into_storage)?;
+        let read = |error| self.read_error(error);
+        let root = self.layout.root();
+        let fail = |source| StorageError::new("begin a new epoch of", root.display(), source);
+        let state = self.load(u64::MAX).map_err(read)?;
+        if state.is_closed() {
+            // Whoever renamed it may not have lived to see to that it is in force.
+            self.world.fs.sync_dir(root).map_err(fail)?;
+            let mut head = state.checkpoint.head.clone();
+            let number = self.newest_segment().map_err(fail)?.max(head.base.segment) + 1;
+            let slot = usize::try_from(number).unwrap_or(0) % SLOTS;
+            self.segments.prepare(slot, number, self.meta.segment_bytes).map_err(fail)?;
+            let chain = self.world.entropy.nonce().map_err(fail)?;
+            let chain = u64::try_from(chain & u128::from(u64::MAX)).unwrap_or(0);
+            head.base = Position { segment: number, offset: FIRST_FRAME, chain, ..head.base };
+            self.write_checkpoint(&head, state.records())?;
+            self.hints.set_named(head.epoch, head.base.sequence);
+            self.hints.set_durable(head.epoch, head.base.sequence);
+        }
+        replica.replace(self.load(u64::MAX).map_err(read)?);
+        replica.suspect = 0;
+        self.vouched.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// The highest number that a segment has.
+    fn newest_segment(&self) -> io::Result<u64> {
+        let numbers = (0..SLOTS).map(|slot| self.segments.header(slot));
+        let numbers = numbers.map(|header| Ok(header?.map_or(0, |header| header.segment)));
+        let numbers = numbers.collect::<io::Result<Vec<u64>>>()?;
+        Ok(numbers.into_iter().max().unwrap_or(0))
     }
 
     /// Puts records in force under `head`.
     pub(crate) fn write_checkpoint(
         &self,
-        head: &Head,
+        head: &checkpoint::Head,
         records: Records,
     ) -> Result<(), StorageError> {
         let (fs, layout) = (&*self.world.fs, &self.layout);
         checkpoint::write(fs, layout, self.table, head, records)
             .map_err(|error| self.read_error(error.into()))
+    }
+}
+
+/// The storage error within a failure to lock.
+pub(crate) fn into_storage(failure: Failure) -> StorageError {
+    match failure {
+        Failure::Untouched(error) | Failure::Restored(error) => error,
+        other => StorageError::new("lock", "the journal", io::Error::other(other.to_string())),
     }
 }

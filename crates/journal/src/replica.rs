@@ -76,6 +76,8 @@ pub struct Place {
     pub slot: usize,
     /// A sequence number that some frame called durable.
     pub durable: u64,
+    /// The segment before this one, while what counts may rest on what is in it.
+    pub before: Option<u64>,
 }
 
 /// Where following the journal ended.
@@ -90,6 +92,8 @@ pub enum Tail {
     },
     /// The segment is another one by now: the state must be loaded again.
     Recycled,
+    /// At a closed checkpoint: an epoch has ended and the next one has not begun.
+    Closed,
 }
 
 impl Replica {
@@ -103,7 +107,12 @@ impl Replica {
         for _ in 0..LOADS {
             let checkpoint = Checkpoint::open(fs, layout, table)?;
             let base = checkpoint.head.base;
-            if let Some((slot, header)) = segments.find(base.segment)? {
+            let found = if checkpoint.head.is_closed() {
+                Some((0, 0))
+            } else {
+                segments.find(base.segment)?.map(|(slot, header)| (slot, header.bytes))
+            };
+            if let Some((slot, segment_bytes)) = found {
                 return Ok(Self {
                     at: base,
                     slot,
@@ -111,7 +120,7 @@ impl Replica {
                     durable: base.sequence,
                     suspect: 0,
                     changed: Changed::default(),
-                    segment_bytes: header.bytes,
+                    segment_bytes,
                     checkpoint: Arc::new(checkpoint),
                 });
             }
@@ -130,9 +139,22 @@ impl Replica {
         self.checkpoint.head.epoch
     }
 
+    /// Whether the journal goes on in no segment.
+    pub fn is_closed(&self) -> bool {
+        self.checkpoint.head.is_closed()
+    }
+
     /// Where it is.
     pub fn place(&self) -> Place {
-        Place { epoch: self.epoch(), at: self.at, slot: self.slot, durable: self.durable }
+        let (epoch, at, slot, durable) = (self.epoch(), self.at, self.slot, self.durable);
+        Place { epoch, at, slot, durable, before: self.before() }
+    }
+
+    /// J3: once this segment has a frame, all before it is durable.
+    fn before(&self) -> Option<u64> {
+        let begins = self.at.offset == FIRST_FRAME;
+        (begins && self.checkpoint.head.base.segment < self.at.segment)
+            .then(|| self.at.segment.saturating_sub(1))
     }
 
     /// Bytes of the segment it is in.
@@ -148,6 +170,9 @@ impl Replica {
         until: u64,
         suspect: bool,
     ) -> Result<Tail, ReadError> {
+        if self.is_closed() {
+            return Ok(Tail::Closed);
+        }
         let mut want = FIRST_READ;
         let mut buffer = Vec::new();
         loop {
@@ -173,6 +198,14 @@ impl Replica {
     }
 
     fn end(&self, segments: &Segments, segment: u64) -> Result<Tail, ReadError> {
+        // The sync that is due before the first frame of a segment is of the one before.
+        if let Some(before) = self.before()
+            && let Some(header) = segments.header(1 - self.slot)?
+            && header.segment == before
+            && let Some(durable) = header.failed_after
+        {
+            return Ok(Tail::Failed { durable });
+        }
         Ok(match segments.header(self.slot)? {
             Some(SegmentHeader { segment: now, failed_after: None, .. }) if now == segment => {
                 Tail::End
@@ -252,6 +285,9 @@ impl Replica {
 
     /// R3. Looks for a frame that calls durable what does not read at the end of the journal.
     pub fn look_for_damage(&self, segments: &Segments, table: u64) -> Result<(), ReadError> {
+        if self.is_closed() {
+            return Ok(());
+        }
         let reason = Malformed("a frame that was acknowledged");
         let damaged = || {
             let (segment, offset) = (self.at.segment, self.at.offset);

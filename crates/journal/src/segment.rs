@@ -2,8 +2,13 @@
 //!
 //! S1. A segment's number is never used twice. Its file holds nothing but zeros, durably, before its
 //!     header gives it the number: whatever is found after the header was appended to this segment.
-//! S2. The header is one sector, so it is there whole or not at all.
-//! S3. A segment that failed stays marked so until its file is made ready for another number.
+//! S2. The header is one sector, so it is there whole or not at all. Nothing else is ever written there
+//!     while the segment counts: what failed is said in the sector after it.
+//! S3. A segment that ended early stays marked so until its file is made ready for another number. The
+//!     mark is for the processes of this boot; after a power cut the checkpoint's head decides, so a
+//!     mark that does not read is none.
+//! S4. Whoever goes on in a segment writes its header once more before: the sync that covers its first
+//!     frame then covers the header too, whatever became of the one who made the file ready.
 
 use std::io;
 
@@ -15,51 +20,63 @@ use crate::frame::SECTOR;
 use crate::layout::{Layout, SLOTS};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"RFs1");
+const MARK: u32 = u32::from_le_bytes(*b"RFm1");
+const MARK_AT: u64 = SECTOR as u64;
 /// Where the first frame is.
-pub const FIRST_FRAME: u64 = SECTOR as u64;
+pub const FIRST_FRAME: u64 = 2 * SECTOR as u64;
 /// Zeros are written in pieces of this many bytes.
 const PIECE: usize = 256 * 1024;
 
-/// What the first sector says.
+/// What the first two sectors say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
     /// The number of the segment.
     pub segment: u64,
     /// The size of the file.
     pub bytes: u64,
-    /// The last durable frame, if a sync failed: nothing after it counts, nothing may be appended.
+    /// The last frame that counts, if the segment ended early: nothing may be appended any more.
     pub failed_after: Option<u64>,
 }
 
 impl SegmentHeader {
     fn encode(&self, table: u64) -> Vec<u8> {
-        let mut out = Out::default();
-        out.u32(MAGIC);
-        out.u32(1);
-        out.u64(self.segment);
-        out.u64(self.bytes);
-        out.u64(u64::from(self.failed_after.is_some()));
-        out.u64(self.failed_after.unwrap_or(0));
-        let checksum = XxHash3_64::oneshot_with_seed(table, &out.0);
-        out.u64(checksum);
-        let Out(mut bytes) = out;
-        bytes.resize(SECTOR, 0);
-        bytes
+        sector(MAGIC, self.segment, self.bytes, table)
     }
 
-    fn decode(sector: &[u8], table: u64) -> Result<Self, Malformed> {
-        let mut from = In::new(sector);
-        if (from.u32()?, from.u32()?) != (MAGIC, 1) {
-            return Err(Malformed("the magic"));
-        }
-        let (segment, bytes) = (from.u64()?, from.u64()?);
-        let (failed, after) = (from.u64()?, from.u64()?);
-        let covered = sector.get(..from.position()).ok_or(Malformed("the length"))?;
-        if from.u64()? != XxHash3_64::oneshot_with_seed(table, covered) {
-            return Err(Malformed("the checksum"));
-        }
-        Ok(Self { segment, bytes, failed_after: (failed != 0).then_some(after) })
+    fn decode(bytes: &[u8], table: u64) -> Result<Self, Malformed> {
+        let (segment, bytes_of) = parse(MAGIC, bytes, table)?;
+        let after = usize::try_from(MARK_AT).ok().and_then(|at| bytes.get(at..));
+        let mark = after.and_then(|mark| parse(MARK, mark, table).ok());
+        let failed_after = mark.filter(|(of, _)| *of == segment).map(|(_, after)| after);
+        Ok(Self { segment, bytes: bytes_of, failed_after })
     }
+}
+
+/// One sector: magic, version, a segment, a number, and the checksum of all that.
+fn sector(magic: u32, segment: u64, number: u64, table: u64) -> Vec<u8> {
+    let mut out = Out::default();
+    out.u32(magic);
+    out.u32(1);
+    out.u64(segment);
+    out.u64(number);
+    let checksum = XxHash3_64::oneshot_with_seed(table, &out.0);
+    out.u64(checksum);
+    let Out(mut bytes) = out;
+    bytes.resize(SECTOR, 0);
+    bytes
+}
+
+fn parse(magic: u32, bytes: &[u8], table: u64) -> Result<(u64, u64), Malformed> {
+    let mut from = In::new(bytes);
+    if (from.u32()?, from.u32()?) != (magic, 1) {
+        return Err(Malformed("the magic"));
+    }
+    let said = (from.u64()?, from.u64()?);
+    let covered = bytes.get(..from.position()).ok_or(Malformed("the length"))?;
+    if from.u64()? != XxHash3_64::oneshot_with_seed(table, covered) {
+        return Err(Malformed("the checksum"));
+    }
+    Ok(said)
 }
 
 /// The files of the segments, open.
@@ -82,9 +99,9 @@ impl Segments {
         file.ok_or_else(|| io::Error::other("there is no such segment file"))
     }
 
-    /// What a file's first sector says, if it says anything.
+    /// What a file's first sectors say, if they say anything.
     pub fn header(&self, slot: usize) -> io::Result<Option<SegmentHeader>> {
-        let mut sector = [0; SECTOR];
+        let mut sector = [0; 2 * SECTOR];
         let read = read_full(self.file(slot)?, &mut sector, 0)?;
         let sector = sector.get(..read).unwrap_or_default();
         Ok(SegmentHeader::decode(sector, self.table).ok())
@@ -102,10 +119,14 @@ impl Segments {
         Ok(None)
     }
 
-    /// Marks a segment as failed, for everybody who looks; not durable by itself.
-    pub fn fail(&self, slot: usize, header: &SegmentHeader, durable: u64) -> io::Result<()> {
-        let failed = SegmentHeader { failed_after: Some(durable), ..*header };
-        write_full(self.file(slot)?, &failed.encode(self.table), 0)
+    /// Marks a segment as ended after the frame `last`, for everybody who looks; not durable by itself.
+    pub fn end(&self, slot: usize, segment: u64, last: u64) -> io::Result<()> {
+        write_full(self.file(slot)?, &sector(MARK, segment, last, self.table), MARK_AT)
+    }
+
+    /// S4. Writes a header again as it is; not durable by itself.
+    pub fn renew(&self, slot: usize, header: &SegmentHeader) -> io::Result<()> {
+        write_full(self.file(slot)?, &header.encode(self.table), 0)
     }
 
     /// Makes a file ready to be the segment `number`, durably. Whatever was in it is gone.
@@ -114,7 +135,7 @@ impl Segments {
         // The header first: nobody may take what is half erased for the old segment.
         write_full(file, &[0; SECTOR], 0)?;
         let zeros = vec![0; PIECE];
-        let mut at = FIRST_FRAME;
+        let mut at = MARK_AT;
         while at < bytes {
             let left = usize::try_from(bytes - at).unwrap_or(PIECE).min(PIECE);
             write_full(file, zeros.get(..left).unwrap_or(&zeros), at)?;
@@ -122,8 +143,13 @@ impl Segments {
         }
         file.sync_data()?;
         let header = SegmentHeader { segment: number, bytes, failed_after: None };
-        write_full(file, &header.encode(self.table), 0)?;
-        file.sync_data()
+        self.renew(slot, &header)?;
+        let synced = file.sync_data();
+        if synced.is_err() {
+            // Nobody may go on in what may be gone after a power cut.
+            write_full(file, &[0; SECTOR], 0)?;
+        }
+        synced
     }
 }
 

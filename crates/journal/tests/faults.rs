@@ -10,10 +10,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ringfence_engine::{Engine, Failure, Outcome, Request};
-use ringfence_env::fault::{Effect, FaultFs, When};
+use ringfence_env::fault::{Call, Effect, FaultFs, When};
 use ringfence_env::{RealFs, World};
 use ringfence_journal::{InitOptions, JournalEngine};
 use ringfence_model::rules::{self, ClaimRequest};
@@ -166,7 +167,7 @@ fn a_call_that_fails_anywhere_is_honest_and_the_next_one_works() {
                 let token = match (answer, claim(&bed.engine, &target).unwrap()) {
                     (Ok(token), None) => token.unwrap(),
                     (Err(_), Some(token)) => token,
-                    (Err(Failure::Unknown { .. }), None) => stored_token(&bed.root(), &target),
+                    (Err(Failure::Unknown { .. }), None) => held(&bed.engine, &target).unwrap(),
                     (answer, again) => panic!("{what}: {answer:?}, then {again:?}"),
                 };
                 let verb = [Verb::Heartbeat, Verb::Release, Verb::ForceRelease]
@@ -193,25 +194,13 @@ fn a_call_that_fails_anywhere_is_honest_and_the_next_one_works() {
     }
 }
 
-fn stored_token(root: &Path, group: &TargetGroup) -> FencingToken {
-    let engine = JournalEngine::open_read_only(&World::system(), root).unwrap();
-    let view = engine.view(&keys(group), None).unwrap();
-    let fence = view.highest_fence();
-    let text = match &view.entries[0].1 {
-        ringfence_model::Entry::Present(record) => record.holder().token.to_string(),
-        other => panic!("{other:?}"),
-    };
-    let nonce = u128::from_str_radix(text.split_once('-').unwrap().1, 16).unwrap();
-    FencingToken::new(fence, nonce)
-}
-
 #[test]
 fn b43_a_failed_sync_is_told_to_everybody_it_should_have_covered_and_dropped_for_all() {
     let bed = Bed::new();
     let one = claim(&bed.engine, &group(1..4)).unwrap().unwrap();
     let before = truth(&bed.root());
     bed.faults.disarm();
-    bed.faults.arm(When::NthOf(ringfence_env::fault::Call::SyncFile, 1), Effect::Errno(libc::EIO));
+    bed.faults.arm(When::NthOf(Call::SyncFile, 1), Effect::Errno(libc::EIO));
     let answer = claim(&bed.engine, &group(10..14));
     assert!(matches!(answer, Err(Failure::Restored(_))), "{answer:?}");
     assert_eq!(truth(&bed.root()), before, "dropped, for a process that starts afresh too");
@@ -231,7 +220,7 @@ fn b44_a_torn_tail_is_cut_off_and_damage_is_not() {
     let path = bed.root().join("journal.0");
     let good = std::fs::read(&path).unwrap();
     let frames: Vec<usize> =
-        (512..good.len()).step_by(512).filter(|&at| good[at..at + 4] == *b"RFj1").collect();
+        (1024..good.len()).step_by(512).filter(|&at| good[at..at + 4] == *b"RFj1").collect();
     assert_eq!(frames.len(), 3);
     let damage_of = |at: usize, len: usize, byte: u8| {
         let mut bytes = good.clone();
@@ -273,7 +262,7 @@ fn a_dump_shows_every_frame_and_what_does_not_read() {
     assert!(json.contains(r#""target":7"#) && !json.contains("unreadable"), "{json}");
     let path = bed.root().join("journal.0");
     let mut bytes = std::fs::read(&path).unwrap();
-    let second = (512..).step_by(512).filter(|&at| bytes[at..at + 4] == *b"RFj1").nth(1).unwrap();
+    let second = (1024..).step_by(512).filter(|&at| bytes[at..at + 4] == *b"RFj1").nth(1).unwrap();
     bytes[second + 70] ^= 1;
     std::fs::write(&path, &bytes).unwrap();
     let (text, json) = kinds();
@@ -311,35 +300,78 @@ fn hints_may_be_missing_wrong_or_from_another_boot() {
 #[test]
 fn threads_of_one_handle_share_syncs_and_never_block_each_other_for_good() {
     let bed = Bed::new();
-    // Through many changes of segments, and with a failed sync now and then.
+    // Through many changes of segments, and with a failed sync now and then: of a commit, at the
+    // border of two segments, of a checkpoint, of a segment that is made ready.
+    let enough = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for thread in 0..6_u64 {
-            let bed = &bed;
+            let (bed, enough) = (&bed, &enough);
             scope.spawn(move || {
-                let target = group(thread * 100 + 1..thread * 100 + 9);
-                for _ in 0..150 {
-                    let token = match claim(&bed.engine, &target) {
-                        Ok(token) => token.expect("nobody else wants it"),
-                        Err(Failure::Restored(_)) => continue,
-                        Err(failure) => panic!("{failure}"),
-                    };
-                    while let Err(failure) = change(&bed.engine, &target, token, Verb::Release) {
-                        assert!(matches!(failure, Failure::Restored(_)), "{failure}");
-                    }
-                }
+                alone_with(&bed.engine, &group(thread * 100 + 1..thread * 100 + 9), enough);
             });
         }
-        scope.spawn(|| {
-            for nth in 1..8 {
-                std::thread::sleep(Duration::from_millis(10));
-                let sync = ringfence_env::fault::Call::SyncFile;
-                bed.faults.arm(When::NthOf(sync, nth), Effect::Errno(libc::EIO));
-                std::thread::sleep(Duration::from_millis(10));
-                bed.faults.disarm();
+        let mut failed = 0;
+        for nth in (1..8).cycle().take(2000) {
+            bed.faults.arm(When::NthOf(Call::SyncFile, nth), Effect::Errno(libc::EIO));
+            std::thread::sleep(Duration::from_millis(5));
+            failed += bed.faults.fired();
+            bed.faults.disarm();
+            std::thread::sleep(Duration::from_millis(2));
+            if failed >= 40 {
+                break;
             }
-        });
+        }
+        enough.store(true, Ordering::SeqCst);
+        assert!(failed >= 40, "syncs failed {failed} times only");
     });
-    bed.faults.disarm();
     assert_eq!(truth(&bed.root()).len(), 0);
     no_leftovers(&bed.root());
+}
+
+/// Claims and releases a group that nobody else wants: every answer must fit what was before.
+fn alone_with(engine: &JournalEngine, target: &TargetGroup, enough: &AtomicBool) {
+    let mut last = 0;
+    let mut log: Vec<String> = Vec::new();
+    while !enough.load(Ordering::SeqCst) {
+        let answer = claim(engine, target);
+        log.push(format!("claim {answer:?}"));
+        let token = match answer {
+            Ok(Some(token)) => token,
+            Ok(None) => panic!("nobody else wants it: {log:#?}"),
+            Err(Failure::Unknown { .. }) => match held(engine, target) {
+                Some(token) => token,
+                None => continue,
+            },
+            Err(_) => continue,
+        };
+        assert!(token.fence().0 > last, "{log:#?}");
+        last = token.fence().0;
+        loop {
+            let answer = change(engine, target, token, Verb::Release);
+            log.push(format!("release {answer:?}"));
+            match answer {
+                Ok(released) => break assert!(released, "{log:#?}"),
+                Err(Failure::Unknown { .. }) if held(engine, target).is_none() => break,
+                Err(_) => {}
+            }
+        }
+        log.drain(..log.len().saturating_sub(8));
+    }
+}
+
+/// The token that a group is held under, once that can be told.
+fn held(engine: &JournalEngine, group: &TargetGroup) -> Option<FencingToken> {
+    let view = engine.view(&keys(group), None).unwrap();
+    let mut tokens = view.entries.iter().map(|(_, entry)| match entry {
+        ringfence_model::Entry::Present(record) => {
+            let text = record.holder().token.to_string();
+            let nonce = u128::from_str_radix(text.split_once('-').unwrap().1, 16).unwrap();
+            Some(FencingToken::new(view.highest_fence(), nonce))
+        }
+        ringfence_model::Entry::Vacant => None,
+        ringfence_model::Entry::Damaged(why) => panic!("{why:?}"),
+    });
+    let first = tokens.next().unwrap();
+    assert!(tokens.all(|token| token == first), "half of a group");
+    first
 }
