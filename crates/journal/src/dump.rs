@@ -69,7 +69,7 @@ pub fn dump(world: &World, root: &Path) -> Result<Vec<Item>, DumpError> {
         Ok(checkpoint) => Item::Checkpoint(Box::new(checkpoint.head)),
         Err(error) => Item::NoCheckpoint(error.to_string()),
     }];
-    let segments = Segments::open(&*world.fs, &layout, table, false)?;
+    let segments = Segments::open(world, &layout, table, false)?;
     for slot in 0..SLOTS {
         items.push(Item::Segment(layout.segment(slot), segments.header(slot)?));
         frames(&*world.fs, &layout, slot, table, &mut items)?;

@@ -124,7 +124,7 @@ impl JournalEngine {
         };
         let table = XxHash3_64::oneshot(meta.table.as_bytes());
         let fail = |source| StorageError::new("open the files of", root.display(), source);
-        let segments = Segments::open(&*world.fs, &layout, table, write).map_err(fail)?;
+        let segments = Segments::open(world, &layout, table, write).map_err(fail)?;
         let locks = if write { Some(Locks::open(world, &layout).map_err(fail)?) } else { None };
         let hints =
             if write { Hints::open(world, &layout, table) } else { Hints::private(world, table) };
@@ -211,7 +211,7 @@ fn make(world: &World, layout: &Layout, options: &InitOptions) -> Result<(), Ini
     }
     remove(world, &layout.hints()).map_err(fail)?;
     steps::stage_synced(&*world.fs, &layout.hints(), &[0; WORDS * 8], FILE_MODE).map_err(fail)?;
-    let segments = Segments::open(&*world.fs, layout, table, true).map_err(fail)?;
+    let segments = Segments::open(world, layout, table, true).map_err(fail)?;
     for (slot, number) in (0..SLOTS).zip(1..) {
         segments.prepare(slot, number, meta.segment_bytes).map_err(fail)?;
     }

@@ -63,6 +63,8 @@ impl Journal {
             Counts::UpTo(durable) => durable.max(state.checkpoint.head.base.sequence),
             Counts::All => state.at.sequence,
         };
+        // Without the name of the boot, a mark may be from before a power cut.
+        let last = if self.hints.are_shared() { last } else { state.at.sequence };
         if state.at.sequence != last {
             let reason = Malformed("a frame that was acknowledged");
             let (segment, offset) = (state.at.segment, state.at.offset);

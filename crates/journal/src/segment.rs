@@ -5,14 +5,14 @@
 //! S2. The header is one sector, so it is there whole or not at all. Nothing else is ever written there
 //!     while the segment counts: what failed is said in the sector after it.
 //! S3. A segment that ended early stays marked so until its file is made ready for another number. The
-//!     mark is for the processes of this boot; after a power cut the checkpoint's head decides, so a
-//!     mark that does not read is none.
+//!     mark is for the processes of one boot, and nobody else believes it: after a power cut the frames
+//!     that it counted on may be gone. The checkpoint's head decides then.
 //! S4. Whoever goes on in a segment writes its header once more before: the sync that covers its first
 //!     frame then covers the header too, whatever became of the one who made the file ready.
 
 use std::io;
 
-use ringfence_env::{Fs, RandomFile};
+use ringfence_env::{RandomFile, World};
 use twox_hash::XxHash3_64;
 
 use crate::codec::{In, Malformed, Out};
@@ -43,37 +43,37 @@ impl SegmentHeader {
         sector(MAGIC, self.segment, self.bytes, table)
     }
 
-    fn decode(bytes: &[u8], table: u64) -> Result<Self, Malformed> {
+    fn decode(bytes: &[u8], table: u64, boot: u64) -> Result<Self, Malformed> {
         let (segment, bytes_of) = parse(MAGIC, bytes, table)?;
         let after = usize::try_from(MARK_AT).ok().and_then(|at| bytes.get(at..));
-        let mark = after.and_then(|mark| parse(MARK, mark, table).ok());
+        let mark = after.and_then(|mark| parse(MARK, mark, boot).ok());
         let failed_after = mark.filter(|(of, _)| *of == segment).map(|(_, after)| after);
         Ok(Self { segment, bytes: bytes_of, failed_after })
     }
 }
 
 /// One sector: magic, version, a segment, a number, and the checksum of all that.
-fn sector(magic: u32, segment: u64, number: u64, table: u64) -> Vec<u8> {
+fn sector(magic: u32, segment: u64, number: u64, seed: u64) -> Vec<u8> {
     let mut out = Out::default();
     out.u32(magic);
     out.u32(1);
     out.u64(segment);
     out.u64(number);
-    let checksum = XxHash3_64::oneshot_with_seed(table, &out.0);
+    let checksum = XxHash3_64::oneshot_with_seed(seed, &out.0);
     out.u64(checksum);
     let Out(mut bytes) = out;
     bytes.resize(SECTOR, 0);
     bytes
 }
 
-fn parse(magic: u32, bytes: &[u8], table: u64) -> Result<(u64, u64), Malformed> {
+fn parse(magic: u32, bytes: &[u8], seed: u64) -> Result<(u64, u64), Malformed> {
     let mut from = In::new(bytes);
     if (from.u32()?, from.u32()?) != (magic, 1) {
         return Err(Malformed("the magic"));
     }
     let said = (from.u64()?, from.u64()?);
     let covered = bytes.get(..from.position()).ok_or(Malformed("the length"))?;
-    if from.u64()? != XxHash3_64::oneshot_with_seed(table, covered) {
+    if from.u64()? != XxHash3_64::oneshot_with_seed(seed, covered) {
         return Err(Malformed("the checksum"));
     }
     Ok(said)
@@ -84,13 +84,17 @@ fn parse(magic: u32, bytes: &[u8], table: u64) -> Result<(u64, u64), Malformed> 
 pub struct Segments {
     files: [Box<dyn RandomFile>; SLOTS],
     table: u64,
+    /// The table and the boot.
+    boot: u64,
 }
 
 impl Segments {
     /// Opens them.
-    pub fn open(fs: &dyn Fs, layout: &Layout, table: u64, write: bool) -> io::Result<Self> {
-        let open = |slot| fs.open_random(&layout.segment(slot), write);
-        Ok(Self { files: [open(0)?, open(1)?], table })
+    pub fn open(world: &World, layout: &Layout, table: u64, write: bool) -> io::Result<Self> {
+        let open = |slot| world.fs.open_random(&layout.segment(slot), write);
+        let boot = world.host.boot.as_deref().unwrap_or_default();
+        let boot = XxHash3_64::oneshot_with_seed(table, boot.as_bytes());
+        Ok(Self { files: [open(0)?, open(1)?], table, boot })
     }
 
     /// One of the files.
@@ -104,7 +108,7 @@ impl Segments {
         let mut sector = [0; 2 * SECTOR];
         let read = read_full(self.file(slot)?, &mut sector, 0)?;
         let sector = sector.get(..read).unwrap_or_default();
-        Ok(SegmentHeader::decode(sector, self.table).ok())
+        Ok(SegmentHeader::decode(sector, self.table, self.boot).ok())
     }
 
     /// The file that has this segment.
@@ -121,7 +125,7 @@ impl Segments {
 
     /// Marks a segment as ended after the frame `last`, for everybody who looks; not durable by itself.
     pub fn end(&self, slot: usize, segment: u64, last: u64) -> io::Result<()> {
-        write_full(self.file(slot)?, &sector(MARK, segment, last, self.table), MARK_AT)
+        write_full(self.file(slot)?, &sector(MARK, segment, last, self.boot), MARK_AT)
     }
 
     /// S4. Writes a header again as it is; not durable by itself.
