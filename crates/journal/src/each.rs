@@ -7,6 +7,8 @@ use ringfence_model::Key;
 
 use crate::commit::Ticket;
 use crate::engine::{JournalEngine, UnitEnd, outcome};
+use crate::journal::Journal;
+use crate::recover::into_storage;
 
 /// Decides and appends the units in (shard, id) order of their first key, then waits once.
 pub(crate) fn transact_each(
@@ -21,8 +23,7 @@ pub(crate) fn transact_each(
         key.map(|key| (key.space, key.id.shard(journal.meta.shards), key.id))
     });
     let mut outcomes: Vec<UnitOutcome> = units.iter().map(|_| UnitOutcome::NotBegun).collect();
-    let mut last: Option<Ticket> = None;
-    let mut written = Vec::new();
+    let mut waiting: Vec<(usize, Ticket)> = Vec::new();
     let mut rest = &order[..];
     while !rest.is_empty() {
         let (chunk, after) = rest.split_at(disjoint(units, rest));
@@ -41,12 +42,8 @@ pub(crate) fn transact_each(
             Ok(ends) => {
                 for (&index, end) in chunk.iter().zip(ends) {
                     let Some(end) = end else { continue };
-                    if let UnitEnd::Appended(ticket) = &end {
-                        last =
-                            last.filter(|last| last.sequence > ticket.sequence).or(Some(*ticket));
-                        if ticket.stored {
-                            written.push(index);
-                        }
+                    if let UnitEnd::Appended(ticket) | UnitEnd::Refused(Some(ticket)) = &end {
+                        waiting.push((index, *ticket));
                     }
                     let end = outcome(end);
                     failed |= matches!(&end, UnitOutcome::Failed(why) if why.storage().is_some());
@@ -72,19 +69,45 @@ pub(crate) fn transact_each(
             break;
         }
     }
-    let Some(last) = last else { return EachReport { units: outcomes, barriers: 0 } };
-    match journal.wait_durable(&last) {
-        Ok(()) => {
-            journal.maintain_if_due();
-            EachReport { units: outcomes, barriers: u64::from(!written.is_empty()) }
-        }
-        Err(failure) => {
-            for index in written {
-                put(&mut outcomes, index, UnitOutcome::Failed(copy(&failure)));
-            }
-            EachReport { units: outcomes, barriers: 0 }
+    let stored = waiting.iter().any(|(_, ticket)| ticket.stored);
+    let mut is_durable = !waiting.is_empty();
+    for (index, failure) in wait(journal, waiting) {
+        is_durable = false;
+        put(&mut outcomes, index, UnitOutcome::Failed(failure));
+    }
+    if is_durable {
+        journal.maintain_if_due();
+    }
+    EachReport { units: outcomes, barriers: u64::from(is_durable && stored) }
+}
+
+/// Waits once for all frames of an epoch; says which of them are not durable, and why.
+fn wait(journal: &Journal, mut waiting: Vec<(usize, Ticket)>) -> Vec<(usize, Failure)> {
+    let mut failed = Vec::new();
+    // A batch that was interrupted by a failed sync has frames in several epochs.
+    waiting.sort_by_key(|(_, ticket)| (ticket.epoch, ticket.sequence));
+    for group in waiting.chunk_by(|a, b| a.1.epoch == b.1.epoch) {
+        let Some((_, last)) = group.last() else { continue };
+        let Err(failure) = journal.wait_durable(last) else { continue };
+        for (index, ticket) in group {
+            // What was before the last one may count all the same: that is decided by now.
+            let own = match &failure {
+                Failure::Restored(_) => journal.wait_durable(ticket).err(),
+                _ => Some(copy(&failure)),
+            };
+            failed.extend(
+                own.map(|failure| {
+                    (*index, if ticket.stored { failure } else { untouched(failure) })
+                }),
+            );
         }
     }
+    failed
+}
+
+/// What was to be waited for was somebody else's frame.
+fn untouched(failure: Failure) -> Failure {
+    Failure::Untouched(into_storage(failure))
 }
 
 fn put(outcomes: &mut [UnitOutcome], index: usize, outcome: UnitOutcome) {

@@ -1,4 +1,8 @@
 //! The engine: decides on the replica, without any lock, and appends if nothing changed meanwhile.
+//!
+//! Nobody is told of what a power cut or a failed sync could still undo: a refusal that rests on a frame
+//! which is not durable yet waits for it, and is decided anew if that frame is dropped. Readers
+//! ([`Engine::view`], [`Engine::scan`]) wait for nothing and may see such frames.
 
 use std::sync::Arc;
 
@@ -11,9 +15,10 @@ use ringfence_model::{
     BootMoment, Entry, Key, Moment, Space, Timestamp, Transition, View, Writer, WriterBoot,
 };
 
-use crate::commit::{Ended, Planned, Progress};
+use crate::commit::{Ended, Planned, Progress, Ticket};
 use crate::journal::Journal;
 use crate::lives::Life;
+use crate::recover::into_storage;
 use crate::replica::Replica;
 
 /// A table in one journal. Cheap to clone; every clone and every process may use it at once.
@@ -42,18 +47,27 @@ impl Engine for JournalEngine {
     fn transact(&self, request: &Request<'_>, decide: &mut Decide<'_>) -> Result<Outcome, Failure> {
         let deadline = self.journal.world.clock.deadline(request.patience);
         let mut units = [request];
-        let mut ends = self.run(&mut units, &mut |_, view| decide(view), deadline)?;
-        match ends.pop().flatten() {
-            Some(UnitEnd::Refused) => Ok(Outcome::Refused),
-            Some(UnitEnd::Failed(failure)) => Err(failure),
-            Some(UnitEnd::Appended(ticket)) => {
-                self.journal.wait_durable(&ticket)?;
-                self.journal.maintain_if_due();
-                let barriers = u64::from(ticket.stored);
-                Ok(Outcome::Done(Done { token: ticket.token, barriers }))
+        for round in 0.. {
+            let mut ends = self.run(&mut units, &mut |_, view| decide(view), deadline)?;
+            match ends.pop().flatten() {
+                Some(UnitEnd::Refused(None)) => return Ok(Outcome::Refused),
+                Some(UnitEnd::Refused(Some(ticket))) => match self.journal.wait_durable(&ticket) {
+                    Ok(()) => return Ok(Outcome::Refused),
+                    // What it was refused for is gone.
+                    Err(Failure::Restored(_)) if round < TRIES => {}
+                    Err(failure) => return Err(Failure::Untouched(into_storage(failure))),
+                },
+                Some(UnitEnd::Failed(failure)) => return Err(failure),
+                Some(UnitEnd::Appended(ticket)) => {
+                    self.journal.wait_durable(&ticket)?;
+                    self.journal.maintain_if_due();
+                    let barriers = u64::from(ticket.stored);
+                    return Ok(Outcome::Done(Done { token: ticket.token, barriers }));
+                }
+                None => unreachable!("one end per unit"),
             }
-            None => unreachable!("one end per unit"),
         }
+        unreachable!("the rounds are bounded")
     }
 
     fn transact_each(&self, units: &[Request<'_>], decide: &mut DecideEach<'_>) -> EachReport {
@@ -83,11 +97,14 @@ impl Engine for JournalEngine {
     }
 }
 
+type Looked = (View, (u64, u64), Option<Ticket>);
+
 /// How one unit ended, as far as deciding and appending go.
 pub(crate) enum UnitEnd {
-    Refused,
+    /// With the frame that it was refused for, if that was not durable yet.
+    Refused(Option<Ticket>),
     Failed(Failure),
-    Appended(crate::commit::Ticket),
+    Appended(Ticket),
 }
 
 impl JournalEngine {
@@ -122,9 +139,9 @@ impl JournalEngine {
                 if ends.get(index).is_none_or(Option::is_some) {
                     continue;
                 }
-                let (view, seen) = self.look(unit).map_err(Failure::Untouched)?;
+                let (view, seen, pending) = self.look(unit).map_err(Failure::Untouched)?;
                 let end = match decide(index, &view) {
-                    None => Some(UnitEnd::Refused),
+                    None => Some(UnitEnd::Refused(pending)),
                     Some(Transition::Grant(grant)) if grant.above.0 == u64::MAX => {
                         Some(UnitEnd::Failed(crate::commit::exhausted()))
                     }
@@ -174,12 +191,16 @@ impl JournalEngine {
         Ok(ends)
     }
 
-    /// The keys as they are now, and the epoch and the frame that is the state after.
-    fn look(&self, request: &Request<'_>) -> Result<(View, (u64, u64)), StorageError> {
+    /// The keys as they are now; the epoch and the frame that is the state after; and the last frame
+    /// that changed one of them, if it is not known to be durable.
+    fn look(&self, request: &Request<'_>) -> Result<Looked, StorageError> {
         let mut replica = self.journal.replica();
         self.catch_up(&mut replica)?;
         let view = self.view_of(&replica, request.keys, request.now)?;
-        Ok((view, (replica.epoch(), replica.at.sequence)))
+        let (epoch, sequence) = (replica.epoch(), replica.last_change(request.keys));
+        let pending = sequence > self.journal.known_durable(&replica.place());
+        let ticket = Ticket { epoch, sequence, token: None, stored: false };
+        Ok((view, (epoch, replica.at.sequence), pending.then_some(ticket)))
     }
 
     fn view_of(
@@ -261,7 +282,7 @@ fn put(ends: &mut [Option<UnitEnd>], index: usize, end: Option<UnitEnd>) {
 /// The end of a unit that was appended, once all of the batch is durable or is not.
 pub(crate) fn outcome(end: UnitEnd) -> UnitOutcome {
     match end {
-        UnitEnd::Refused => UnitOutcome::Refused,
+        UnitEnd::Refused(_) => UnitOutcome::Refused,
         UnitEnd::Failed(failure) => UnitOutcome::Failed(failure),
         UnitEnd::Appended(ticket) => UnitOutcome::Done(ticket.token),
     }

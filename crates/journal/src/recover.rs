@@ -146,10 +146,11 @@ impl Journal {
     }
 }
 
-/// The storage error within a failure to lock.
+/// The storage error within a failure.
 pub(crate) fn into_storage(failure: Failure) -> StorageError {
     match failure {
         Failure::Untouched(error) | Failure::Restored(error) => error,
+        Failure::Unknown { source, .. } => source,
         other => StorageError::new("lock", "the journal", io::Error::other(other.to_string())),
     }
 }

@@ -339,6 +339,12 @@ impl Replica {
             || self.changed.get(&key).is_some_and(|(changed, _)| *changed > sequence)
     }
 
+    /// The last frame that changed one of `keys`, as far back as the checkpoint.
+    pub fn last_change(&self, keys: &[Key]) -> u64 {
+        let changed = keys.iter().filter_map(|key| self.changed.get(key));
+        changed.map(|(sequence, _)| *sequence).max().unwrap_or(0)
+    }
+
     /// How many keys have changed since the checkpoint.
     pub fn changes(&self) -> usize {
         self.changed.len()

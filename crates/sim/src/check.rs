@@ -250,6 +250,7 @@ fn units(setup: Setup, calls: &[Op], boot: u64, index: &BTreeMap<Key, usize>) ->
         let unit = Unit { name: name(op), began, ended, reads, writes, promised: false };
         match &op.fate {
             Fate::Done => units.push(Unit { promised: true, ..unit }),
+            Fate::Restored(_) | Fate::Busy if !setup.subject.reads_under_lock() => {}
             Fate::Refused | Fate::Restored(_) | Fate::Busy => {
                 units.push(Unit { writes: Vec::new(), ..unit });
             }

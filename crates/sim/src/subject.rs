@@ -32,6 +32,10 @@ pub trait Subject: Sync + fmt::Debug {
     /// What a crash may leave.
     fn mode(&self) -> Mode;
 
+    /// Whether nobody else changes what a call has read before the call ends. If not, what a call
+    /// read that failed in the end means nothing: it may have been undone with the call.
+    fn reads_under_lock(&self) -> bool;
+
     /// Makes the table, or opens it if it is there.
     fn init(&self, world: &World) -> Result<Box<dyn Table>, String>;
 

@@ -41,6 +41,10 @@ impl Subject for Files {
         self.0
     }
 
+    fn reads_under_lock(&self) -> bool {
+        true
+    }
+
     fn init(&self, world: &World) -> Result<Box<dyn Table>, String> {
         let options = InitOptions {
             shards: ShardCount::new(SHARDS).expect("in range"),

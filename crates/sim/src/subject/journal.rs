@@ -25,6 +25,10 @@ impl Subject for Journal {
         Mode::Group
     }
 
+    fn reads_under_lock(&self) -> bool {
+        false
+    }
+
     fn init(&self, world: &World) -> Result<Box<dyn Table>, String> {
         let options = InitOptions {
             shards: ShardCount::new(SHARDS).expect("in range"),
