@@ -4,10 +4,13 @@
 use std::path::PathBuf;
 
 use ringfence_engine::{Failure, StorageError};
-use ringfence_env::Deadline;
+use ringfence_env::{Deadline, steps};
 
 use crate::engine::JournalEngine;
+use crate::hints::WORDS;
 use crate::journal::Which;
+use crate::layout::FILE_MODE;
+use crate::open::remove;
 
 /// What a check found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -97,6 +100,17 @@ impl JournalEngine {
                     return Err(Failure::Untouched(error));
                 }
             }
+        }
+        // Without them every process that opens the table ends an epoch.
+        let hints = journal.layout.hints();
+        let words = (WORDS * 8) as u64;
+        let there = journal.world.fs.stat(&hints).is_ok_and(|stat| stat.len >= words);
+        if !there {
+            let fail =
+                |source| Failure::Untouched(StorageError::new("make", hints.display(), source));
+            remove(&journal.world, &hints).map_err(fail)?;
+            steps::stage_synced(&*journal.world.fs, &hints, &[0; WORDS * 8], FILE_MODE)
+                .map_err(fail)?;
         }
         drop(held);
         journal.clear_lives().map_err(Failure::Untouched)?;

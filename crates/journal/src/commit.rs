@@ -28,8 +28,9 @@ use ringfence_model::{Fence, FencingToken, Key, Transition};
 
 use crate::audit;
 use crate::codec::page::PageWriter;
+use crate::each::copy;
 use crate::frame::{self, Header, Kind, SECTOR};
-use crate::hints::{APPEND, Hints, SYNC};
+use crate::hints::{APPEND, SYNC};
 use crate::journal::{Held, Journal, Which};
 use crate::layout::Layout;
 use crate::recover::{Counts, into_storage};
@@ -88,9 +89,13 @@ impl Journal {
     ) -> Result<Progress, Failure> {
         let held = self.lock(Which::Append, deadline)?;
         let mut replica = self.replica();
-        self.catch_up_for_writing(&mut replica, &held).map_err(Failure::Untouched)?;
-        let mut batch = Batch::after(&replica, &self.hints);
-        for unit in planned.iter_mut().filter(|unit| matches!(unit.end, Ended::Waiting)) {
+        let issued = self.catch_up_for_writing(&mut replica, &held).map_err(Failure::Untouched)?;
+        let mut batch = Batch::after(&replica, issued);
+        for at in 0..planned.len() {
+            let Some(unit) = planned.get_mut(at).filter(|unit| matches!(unit.end, Ended::Waiting))
+            else {
+                continue;
+            };
             let stale = unit.seen.0 != replica.epoch()
                 || unit.keys.iter().any(|&key| replica.changed_since(key, unit.seen.1));
             if stale {
@@ -114,16 +119,18 @@ impl Journal {
                     // What is whole goes first. This one is decided again: its token may be too old
                     // by the time that there is room.
                     unit.end = Ended::Stale;
-                    self.flush(&mut batch, &mut replica)?;
-                    if !self.rotate(&mut replica, &held)? {
+                    let flushed = self.flush(&mut batch, &mut replica);
+                    flushed.map_err(|failure| batch.take_back(planned, failure))?;
+                    let Some(issued) = self.rotate(&mut replica, &held)? else {
                         return Ok(Progress::Full);
-                    }
-                    batch = Batch::after(&replica, &self.hints);
+                    };
+                    batch = Batch::after(&replica, issued);
                 }
                 Err(failure) => unit.end = Ended::Failed(failure),
             }
         }
-        self.flush(&mut batch, &mut replica)?;
+        let flushed = self.flush(&mut batch, &mut replica);
+        flushed.map_err(|failure| batch.take_back(planned, failure))?;
         Ok(Progress::All)
     }
 
@@ -229,12 +236,12 @@ impl Journal {
     }
 
     /// Goes on in the next segment, if it is ready. J3: only once this one is durable.
-    fn rotate(&self, replica: &mut Replica, held: &Held<'_>) -> Result<bool, Failure> {
+    fn rotate(&self, replica: &mut Replica, held: &Held<'_>) -> Result<Option<u64>, Failure> {
         let path = self.layout.segment(replica.slot);
         let fail = |source| Failure::Untouched(StorageError::new("seal", path.display(), source));
         let next = self.segments.find(replica.at.segment + 1).map_err(fail)?;
         let Some((slot, ready)) = next.filter(|(_, header)| header.failed_after.is_none()) else {
-            return Ok(false);
+            return Ok(None);
         };
         let header = Header {
             kind: Kind::Seal,
@@ -248,46 +255,43 @@ impl Journal {
         let file = self.segments.file(replica.slot).map_err(fail)?;
         self.segments.renew(slot, &ready).map_err(fail)?;
         write_full(file, &seal, replica.at.offset).map_err(fail)?;
-        self.catch_up_for_writing(replica, held).map_err(Failure::Untouched)?;
-        Ok(true)
+        self.catch_up_for_writing(replica, held).map(Some).map_err(Failure::Untouched)
     }
 
-    /// Brings the replica to the end, ready to be appended to. The append lock is held.
+    /// Brings the replica to the end, ready to be appended to; says the highest fence that may be in
+    /// some token. The append lock is held.
     pub(crate) fn catch_up_for_writing(
         &self,
         replica: &mut Replica,
         held: &Held<'_>,
-    ) -> Result<(), StorageError> {
+    ) -> Result<u64, StorageError> {
         for _ in 0..8 {
             match self.catch_up(replica).map_err(|error| self.read_error(error))? {
                 Tail::Failed { durable } => self.close(replica, Counts::UpTo(durable), held)?,
                 Tail::Closed => self.reopen(replica, held)?,
-                Tail::End | Tail::Recycled => {
-                    self.ensure_named(replica)?;
-                    if self.hints.issued().is_none() || !self.are_known(replica) {
-                        self.close(replica, Counts::All, held)?;
-                    } else if self.finish_segment(replica)? {
-                        self.vouched.store(true, Ordering::SeqCst);
-                        return Ok(());
+                Tail::End | Tail::Recycled => match self.hints.issued() {
+                    Some(issued) if self.are_known(replica) => {
+                        if self.finish_segment(replica)? {
+                            self.ensure_named(replica)?;
+                            self.vouched.store(true, Ordering::SeqCst);
+                            return Ok(issued);
+                        }
                     }
-                }
+                    _ => self.close(replica, Counts::All, held)?,
+                },
             }
         }
         let why = io::Error::other("it fails again and again");
         Err(StorageError::new("bring up to date", self.layout.root().display(), why))
     }
 
-    /// Makes sure that the checkpoint which decides what counts is in force after a power cut: whoever
-    /// renamed it may not have lived to see to that.
+    /// Makes sure that the checkpoint which decides what counts is in force after a power cut.
     fn ensure_named(&self, replica: &Replica) -> Result<(), StorageError> {
-        let (epoch, base) = (replica.epoch(), replica.checkpoint.head.base.sequence);
-        if !self.hints.is_named(epoch, base) {
-            let root = self.layout.root();
-            let synced = self.world.fs.sync_dir(root);
-            synced.map_err(|source| StorageError::new("sync directory", root.display(), source))?;
-            self.hints.set_named(epoch, base);
+        if self.hints.is_named(&replica.checkpoint.head) {
+            return Ok(());
         }
-        Ok(())
+        let _maintain = self.lock(Which::Maintain, self.long()).map_err(into_storage)?;
+        self.put_in_force_again()
     }
 
     /// J5. Whether the frames that were there before this process opened the file are durable. Their
@@ -426,7 +430,7 @@ impl Journal {
         };
         let mut replica = self.replica();
         match self.catch_up_for_writing(&mut replica, &held) {
-            Ok(()) => self.fate(&replica, ticket),
+            Ok(_) => self.fate(&replica, ticket),
             Err(error) => Err(unknown(&self.layout, error)),
         }
     }
@@ -481,13 +485,12 @@ struct Batch {
     fence: u64,
     /// The highest fence that may be in some token.
     issued: u64,
+    /// The last frame before those of this batch.
+    before: u64,
 }
 
 impl Batch {
-    fn after(replica: &Replica, hints: &Hints) -> Self {
-        // What was never durable is in one segment at most.
-        let lost = replica.segment_bytes() / SECTOR as u64;
-        let issued = hints.issued().unwrap_or(replica.fence.saturating_add(lost));
+    fn after(replica: &Replica, issued: u64) -> Self {
         Self {
             bytes: Vec::new(),
             offset: replica.at.offset,
@@ -495,7 +498,24 @@ impl Batch {
             chain: replica.at.chain,
             fence: replica.fence,
             issued,
+            before: replica.at.sequence,
         }
+    }
+
+    /// What was put into frames that were not written ends as the write did. Others stay as they are.
+    fn take_back(&self, planned: &mut [Planned<'_>], failure: Failure) -> Failure {
+        for unit in planned {
+            match &unit.end {
+                Ended::Appended(ticket) if ticket.stored && ticket.sequence > self.before => {
+                    unit.end = match failure {
+                        Failure::Unknown { .. } => Ended::Failed(copy(&failure)),
+                        _ => Ended::Waiting,
+                    };
+                }
+                _ => {}
+            }
+        }
+        failure
     }
 }
 

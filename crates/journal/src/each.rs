@@ -28,42 +28,25 @@ pub(crate) fn transact_each(
     while !rest.is_empty() {
         let (chunk, after) = rest.split_at(disjoint(units, rest));
         rest = after;
-        let mut requests: Vec<&Request<'_>> =
+        let requests: Vec<&Request<'_>> =
             chunk.iter().filter_map(|&index| units.get(index)).collect();
         let patience = requests.iter().map(|request| request.patience).max().unwrap_or_default();
         let deadline = journal.world.clock.deadline(patience);
-        let mut failed = false;
         let ends = engine.run(
-            &mut requests,
+            &requests,
             &mut |at, view| chunk.get(at).and_then(|&index| decide(index, view)),
             deadline,
         );
-        match ends {
-            Ok(ends) => {
-                for (&index, end) in chunk.iter().zip(ends) {
-                    let Some(end) = end else { continue };
-                    if let UnitEnd::Appended(ticket) | UnitEnd::Refused(Some(ticket)) = &end {
-                        waiting.push((index, *ticket));
-                    }
-                    let end = outcome(end);
-                    failed |= matches!(&end, UnitOutcome::Failed(why) if why.storage().is_some());
-                    put(&mut outcomes, index, end);
-                }
+        let mut failed = false;
+        for (&index, end) in chunk.iter().zip(ends) {
+            let Some(end) = end else { continue };
+            if let UnitEnd::Appended(ticket) | UnitEnd::Refused(Some(ticket)) = &end {
+                waiting.push((index, *ticket));
             }
-            Err(failure) => {
-                failed = failure.storage().is_some();
-                if let Some(&index) = chunk.first() {
-                    put(&mut outcomes, index, UnitOutcome::Failed(failure));
-                }
-                if !failed {
-                    // Nobody could append: the others were as busy.
-                    for &index in chunk.iter().skip(1) {
-                        let what = journal.layout.append_lock().display().to_string();
-                        let busy = Failure::Busy { what, waited: patience };
-                        put(&mut outcomes, index, UnitOutcome::Failed(busy));
-                    }
-                }
-            }
+            let end = outcome(end);
+            // Who had to wait too long for a lock says nothing of the others.
+            failed |= matches!(&end, UnitOutcome::Failed(why) if why.storage().is_some());
+            put(&mut outcomes, index, end);
         }
         if failed {
             break;
@@ -127,12 +110,13 @@ fn disjoint(units: &[Request<'_>], order: &[usize]) -> usize {
 }
 
 /// The failure of one sync is that of every unit it should have covered.
-fn copy(failure: &Failure) -> Failure {
+pub(crate) fn copy(failure: &Failure) -> Failure {
     let again = |error: &StorageError| {
         let source = std::io::Error::new(error.source.kind(), error.source.to_string());
         StorageError::new(error.operation, &error.location, source)
     };
     match failure {
+        Failure::Untouched(error) => Failure::Untouched(again(error)),
         Failure::Restored(error) => Failure::Restored(again(error)),
         Failure::Unknown { source, restore, members } => Failure::Unknown {
             source: again(source),

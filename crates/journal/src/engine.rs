@@ -46,9 +46,8 @@ impl Engine for JournalEngine {
 
     fn transact(&self, request: &Request<'_>, decide: &mut Decide<'_>) -> Result<Outcome, Failure> {
         let deadline = self.journal.world.clock.deadline(request.patience);
-        let mut units = [request];
         for round in 0.. {
-            let mut ends = self.run(&mut units, &mut |_, view| decide(view), deadline)?;
+            let mut ends = self.run(&[request], &mut |_, view| decide(view), deadline);
             match ends.pop().flatten() {
                 Some(UnitEnd::Refused(None)) => return Ok(Outcome::Refused),
                 Some(UnitEnd::Refused(Some(ticket))) => match self.journal.wait_durable(&ticket) {
@@ -113,69 +112,38 @@ impl JournalEngine {
         tail.map(|_| ()).map_err(|error| self.journal.read_error(error))
     }
 
-    /// Decides and appends units whose keys are all different; stops deciding at the first failure.
-    /// A unit without an end was not begun.
+    /// Decides and appends units whose keys are all different; stops at the first failure. A unit
+    /// without an end was not begun.
     pub(crate) fn run(
         &self,
-        units: &mut [&Request<'_>],
+        units: &[&Request<'_>],
         decide: &mut DecideEach<'_>,
         deadline: Deadline,
-    ) -> Result<Vec<Option<UnitEnd>>, Failure> {
-        for unit in &*units {
+    ) -> Vec<Option<UnitEnd>> {
+        for unit in units {
             assert!(unit.keys.is_sorted_by(|a, b| a < b), "keys strictly ascending");
             assert!(!unit.keys.is_empty(), "at least one key");
         }
-        if self.journal.locks.is_none() {
-            self.journal.try_lock(crate::journal::Which::Append).map_err(Failure::Untouched)?;
-        }
         let mut ends: Vec<Option<UnitEnd>> = units.iter().map(|_| None).collect();
-        let mut failed = false;
         for round in 0.. {
-            let mut planned: Vec<(usize, Planned<'_>)> = Vec::new();
-            for (index, unit) in units.iter().enumerate() {
-                if failed && ends.iter().skip(index).all(Option::is_none) {
-                    break;
-                }
-                if ends.get(index).is_none_or(Option::is_some) {
-                    continue;
-                }
-                let (view, seen, pending) = self.look(unit).map_err(Failure::Untouched)?;
-                let end = match decide(index, &view) {
-                    None => Some(UnitEnd::Refused(pending)),
-                    Some(Transition::Grant(grant)) if grant.above.0 == u64::MAX => {
-                        Some(UnitEnd::Failed(crate::commit::exhausted()))
+            match self.round(units, decide, deadline, &mut ends) {
+                Ok(()) => {}
+                Err(Failure::Busy { what, waited }) => {
+                    // Nobody could append: one as little as the others.
+                    for end in ends.iter_mut().filter(|end| end.is_none()) {
+                        let what = what.clone();
+                        *end = Some(UnitEnd::Failed(Failure::Busy { what, waited }));
                     }
-                    Some(transition) => {
-                        let transition = Some(without_repeats(transition, &view));
-                        let end = Ended::Waiting;
-                        planned.push((index, Planned { keys: unit.keys, seen, transition, end }));
-                        None
+                }
+                Err(failure) => {
+                    let told = ends.iter().any(|end| has_failed(end.as_ref()));
+                    if let Some(end) = ends.iter_mut().find(|end| end.is_none() && !told) {
+                        *end = Some(UnitEnd::Failed(failure));
                     }
-                };
-                failed |= matches!(end, Some(UnitEnd::Failed(_)));
-                put(&mut ends, index, end);
-                if failed {
                     break;
                 }
             }
-            if planned.is_empty() {
-                break;
-            }
-            let (indices, mut plans): (Vec<usize>, Vec<Planned<'_>>) = planned.into_iter().unzip();
-            let progress = self.journal.append(&mut plans, deadline)?;
-            for (index, plan) in indices.into_iter().zip(plans) {
-                let end = match plan.end {
-                    Ended::Waiting | Ended::Stale => None,
-                    Ended::Appended(ticket) => Some(UnitEnd::Appended(ticket)),
-                    Ended::Failed(failure) => Some(UnitEnd::Failed(failure)),
-                };
-                failed |= matches!(end, Some(UnitEnd::Failed(_)));
-                put(&mut ends, index, end);
-            }
-            if let Progress::Full = progress {
-                self.journal.make_room(deadline)?;
-            }
-            if failed || ends.iter().all(Option::is_some) {
+            if ends.iter().any(|end| has_failed(end.as_ref())) || ends.iter().all(Option::is_some) {
                 break;
             }
             if round >= TRIES && self.journal.world.clock.left(deadline).is_zero() {
@@ -188,7 +156,66 @@ impl JournalEngine {
                 break;
             }
         }
-        Ok(ends)
+        ends
+    }
+
+    /// Decides every unit that has no end yet, and appends what was decided. A failure is that of the
+    /// first unit that has no end afterwards, unless a unit ended by it.
+    fn round(
+        &self,
+        units: &[&Request<'_>],
+        decide: &mut DecideEach<'_>,
+        deadline: Deadline,
+        ends: &mut [Option<UnitEnd>],
+    ) -> Result<(), Failure> {
+        self.journal.is_writable().map_err(Failure::Untouched)?;
+        let mut planned: Vec<(usize, Planned<'_>)> = Vec::new();
+        let mut stopped = None;
+        for (index, unit) in units.iter().enumerate() {
+            if ends.get(index).is_none_or(Option::is_some) {
+                continue;
+            }
+            let (view, seen, pending) = match self.look(unit) {
+                Ok(looked) => looked,
+                Err(error) => {
+                    stopped = Some((index, Failure::Untouched(error)));
+                    break;
+                }
+            };
+            match decide(index, &view) {
+                None => put(ends, index, Some(UnitEnd::Refused(pending))),
+                Some(Transition::Grant(grant)) if grant.above.0 == u64::MAX => {
+                    stopped = Some((index, crate::commit::exhausted()));
+                    break;
+                }
+                Some(transition) => {
+                    let transition = Some(without_repeats(transition, &view));
+                    let end = Ended::Waiting;
+                    planned.push((index, Planned { keys: unit.keys, seen, transition, end }));
+                }
+            }
+        }
+        let (indices, mut plans): (Vec<usize>, Vec<Planned<'_>>) = planned.into_iter().unzip();
+        let progress = if plans.is_empty() {
+            Ok(Progress::All)
+        } else {
+            self.journal.append(&mut plans, deadline)
+        };
+        for (index, plan) in indices.into_iter().zip(plans) {
+            let end = match plan.end {
+                Ended::Waiting | Ended::Stale => None,
+                Ended::Appended(ticket) => Some(UnitEnd::Appended(ticket)),
+                Ended::Failed(failure) => Some(UnitEnd::Failed(failure)),
+            };
+            put(ends, index, end);
+        }
+        if let Progress::Full = progress? {
+            self.journal.make_room(deadline)?;
+        }
+        if let Some((index, failure)) = stopped {
+            put(ends, index, Some(UnitEnd::Failed(failure)));
+        }
+        Ok(())
     }
 
     /// The keys as they are now; the epoch and the frame that is the state after; and the last frame
@@ -269,6 +296,10 @@ fn without_repeats(mut transition: Transition, view: &View) -> Transition {
         });
     }
     transition
+}
+
+fn has_failed(end: Option<&UnitEnd>) -> bool {
+    matches!(end, Some(UnitEnd::Failed(_)))
 }
 
 fn put(ends: &mut [Option<UnitEnd>], index: usize, end: Option<UnitEnd>) {

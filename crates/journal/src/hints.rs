@@ -6,12 +6,14 @@
 //!     carry a checksum bound to the table, the boot and the epoch, and are not believed without it.
 //! H3. Whoever waits on a word waits for a bounded time: nobody may be left to wake him.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence_env::{LocalWords, SharedWords, World};
 use twox_hash::XxHash3_64;
 
+use crate::checkpoint::Head;
 use crate::codec::Out;
 use crate::layout::Layout;
 
@@ -46,24 +48,29 @@ pub struct Hints {
 }
 
 impl Hints {
-    /// Opens those of this boot, or begins them anew; without shared memory this process has its own.
-    pub fn open(world: &World, layout: &Layout, table: u64) -> Self {
+    /// Opens those of this boot, or begins them anew. Where there can be no shared memory, this process
+    /// has its own; where there is some that it cannot have now, that is an error: processes with
+    /// different hints would each know of other fences.
+    pub fn open(world: &World, layout: &Layout, table: u64) -> io::Result<Self> {
         let mut out = Out::default();
         out.u64(table);
         out.text(world.host.boot.as_deref().unwrap_or_default());
         let identity = XxHash3_64::oneshot(&out.0).max(1);
         // Without the name of the boot, words of an earlier one could not be told apart.
-        let mapped = match &world.host.boot {
-            Some(_) => world.fs.map_shared(&layout.hints(), WORDS).ok(),
-            None => None,
+        if world.host.boot.is_none() {
+            return Ok(Self::private(world, table));
+        }
+        let words = match world.fs.map_shared(&layout.hints(), WORDS) {
+            Ok(words) => words,
+            Err(error) if is_for_good(&error) => return Ok(Self::private(world, table)),
+            Err(error) => return Err(error),
         };
-        let Some(words) = mapped else { return Self::private(world, table) };
         if words.load(IDENTITY) != identity {
             // Two may do this at once: all that they write are zeros.
             (1..WORDS).for_each(|index| words.store(index, 0));
             words.store(IDENTITY, identity);
         }
-        Self { words, identity, shared: true }
+        Ok(Self { words, identity, shared: true })
     }
 
     /// Words that nobody else sees.
@@ -128,14 +135,15 @@ impl Hints {
         XxHash3_64::oneshot_with_seed(self.identity, &out.0)
     }
 
-    /// Whether the checkpoint of this base is known to be in force durably.
-    pub fn is_named(&self, epoch: u64, base: u64) -> bool {
-        self.number(NAMED, epoch) == Some(base)
+    /// Whether the checkpoint with this head, or a later one of its epoch, is known to be in force
+    /// durably.
+    pub fn is_named(&self, head: &Head) -> bool {
+        self.number(NAMED, head.epoch).is_some_and(|known| known >= name(head))
     }
 
     /// Tells that it is.
-    pub fn set_named(&self, epoch: u64, base: u64) {
-        self.set_number(NAMED, epoch, base);
+    pub fn set_named(&self, head: &Head) {
+        self.set_number(NAMED, head.epoch, name(head));
     }
 
     /// The highest fence that any process of this boot has put into a token, whether or not the frame
@@ -179,6 +187,21 @@ impl Hints {
         }
     }
 }
+
+/// Rises with every checkpoint of an epoch: the first one is closed, and the one that reopens the
+/// journal is of the same frame.
+fn name(head: &Head) -> u64 {
+    head.base.sequence << 1 | u64::from(!head.is_closed())
+}
+
+/// Whether the next process will fare no better: no such file, too short, not to be mapped.
+fn is_for_good(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidInput, NotFound, Unsupported};
+    matches!(error.kind(), NotFound | InvalidInput | Unsupported)
+        || error.raw_os_error() == Some(ENODEV)
+}
+
+const ENODEV: i32 = 19;
 
 const _: () = assert!(APPEND_WAITERS == APPEND + 1 && SYNC_WAITERS == SYNC + 1);
 const _: () = assert!(FREED_WAITERS == FREED + 1);

@@ -105,6 +105,11 @@ impl Journal {
         Ok(locks)
     }
 
+    /// Whether this process may change the table through this handle at all.
+    pub(crate) fn is_writable(&self) -> Result<(), StorageError> {
+        self.locks().map(|_| ())
+    }
+
     /// Takes a lock if it is free.
     pub(crate) fn try_lock(&self, which: Which) -> Result<Option<Held<'_>>, StorageError> {
         let locks = self.locks()?;

@@ -66,8 +66,7 @@ impl Journal {
             if now.base.segment < head.base.segment {
                 self.write_checkpoint(&head, records).map_err(Failure::Untouched)?;
             }
-            // One that somebody else renamed may not be in force after a power cut.
-            self.world.fs.sync_dir(self.layout.root()).map_err(fail)?;
+            self.put_in_force_again().map_err(Failure::Untouched)?;
             let number = head.base.segment + 1;
             self.segments.prepare(1 - slot, number, self.meta.segment_bytes).map_err(fail)?;
         }

@@ -126,8 +126,11 @@ impl JournalEngine {
         let fail = |source| StorageError::new("open the files of", root.display(), source);
         let segments = Segments::open(world, &layout, table, write).map_err(fail)?;
         let locks = if write { Some(Locks::open(world, &layout).map_err(fail)?) } else { None };
-        let hints =
-            if write { Hints::open(world, &layout, table) } else { Hints::private(world, table) };
+        let hints = if write {
+            Hints::open(world, &layout, table).map_err(fail)?
+        } else {
+            Hints::private(world, table)
+        };
         let read = |reason| OpenError::Read { root: root.clone(), reason };
         let mut replica = Replica::load(&*world.fs, &layout, &segments, table).map_err(read)?;
         loop {
@@ -223,7 +226,7 @@ fn make(world: &World, layout: &Layout, options: &InitOptions) -> Result<(), Ini
     checkpoint::write(&*world.fs, layout, table, &head, nothing)
         .map_err(|error| fail(io::Error::other(error.to_string())))?;
     // Nothing was issued yet.
-    Hints::open(world, layout, table).set_issued(0);
+    Hints::open(world, layout, table).map_err(fail)?.set_issued(0);
     Locks::open(world, layout).map_err(fail)?;
     match world.fs.mkdir(&layout.lives(), DIR_MODE) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(fail(error)),
@@ -231,11 +234,16 @@ fn make(world: &World, layout: &Layout, options: &InitOptions) -> Result<(), Ini
     }
     let temp = layout.meta().with_extension("tmp");
     remove(world, &temp).map_err(fail)?;
-    steps::durable_replace(&*world.fs, &temp, &layout.meta(), meta.to_line().as_bytes(), FILE_MODE)
-        .map_err(fail)
+    let (meta, line) = (layout.meta(), meta.to_line());
+    let done = steps::durable_replace(&*world.fs, &temp, &meta, line.as_bytes(), FILE_MODE);
+    if done.is_err() {
+        // A name whose sync failed may be gone after a power cut: it must not be taken for a table.
+        remove(world, &meta).map_err(fail)?;
+    }
+    done.map_err(fail)
 }
 
-fn remove(world: &World, path: &Path) -> io::Result<()> {
+pub(crate) fn remove(world: &World, path: &Path) -> io::Result<()> {
     match world.fs.unlink(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,

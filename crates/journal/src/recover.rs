@@ -107,8 +107,7 @@ impl Journal {
         let fail = |source| StorageError::new("begin a new epoch of", root.display(), source);
         let state = self.load(u64::MAX).map_err(read)?;
         if state.is_closed() {
-            // Whoever renamed it may not have lived to see to that it is in force.
-            self.world.fs.sync_dir(root).map_err(fail)?;
+            self.put_in_force_again()?;
             let mut head = state.checkpoint.head.clone();
             let number = self.newest_segment().map_err(fail)?.max(head.base.segment) + 1;
             let slot = usize::try_from(number).unwrap_or(0) % SLOTS;
@@ -117,7 +116,6 @@ impl Journal {
             let chain = u64::try_from(chain & u128::from(u64::MAX)).unwrap_or(0);
             head.base = Position { segment: number, offset: FIRST_FRAME, chain, ..head.base };
             self.write_checkpoint(&head, state.records())?;
-            self.hints.set_named(head.epoch, head.base.sequence);
             self.hints.set_durable(head.epoch, head.base.sequence);
         }
         replica.replace(self.load(u64::MAX).map_err(read)?);
@@ -134,7 +132,21 @@ impl Journal {
         Ok(numbers.into_iter().max().unwrap_or(0))
     }
 
-    /// Puts records in force under `head`.
+    /// Makes sure that the checkpoint which decides what counts is in force after a power cut. Whoever
+    /// renamed it may have died before he synced the directory; or that sync failed, and then no later
+    /// one counts for the same name. So it is written anew. The maintain lock is held.
+    pub(crate) fn put_in_force_again(&self) -> Result<(), StorageError> {
+        let (fs, layout) = (&*self.world.fs, &self.layout);
+        let state = Replica::load(fs, layout, &self.segments, self.table);
+        let state = state.map_err(|error| self.read_error(error))?;
+        let head = &state.checkpoint.head;
+        if self.hints.is_named(head) {
+            return Ok(());
+        }
+        self.write_checkpoint(head, state.records())
+    }
+
+    /// Puts records in force under `head`, durably. The maintain lock is held.
     pub(crate) fn write_checkpoint(
         &self,
         head: &checkpoint::Head,
@@ -142,7 +154,9 @@ impl Journal {
     ) -> Result<(), StorageError> {
         let (fs, layout) = (&*self.world.fs, &self.layout);
         checkpoint::write(fs, layout, self.table, head, records)
-            .map_err(|error| self.read_error(error.into()))
+            .map_err(|error| self.read_error(error.into()))?;
+        self.hints.set_named(head);
+        Ok(())
     }
 }
 
