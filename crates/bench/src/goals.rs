@@ -170,3 +170,65 @@ fn limit_at_most(limit: f64) -> (f64, bool) {
 fn limit_at_least(limit: f64) -> (f64, bool) {
     (limit, false)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// The same figures in two rounds.
+    fn blocks(of: &[(Work, Contender, Block)]) -> Blocks {
+        let rounds = |block: Block| BTreeMap::from([(1, block), (2, block)]);
+        of.iter().map(|&(work, who, block)| ((work, who), rounds(block))).collect()
+    }
+
+    fn block(p50: f64, rate: f64) -> Block {
+        Block {
+            rate,
+            p10: p50,
+            p50,
+            p99: 2.0 * p50,
+            worst_p99: 3.0 * p50,
+            fairness: 1.0,
+            syncs: Some(2.0),
+            busy: 0.0,
+            cycles: 100,
+            timeouts: 0,
+            violations: 0,
+        }
+    }
+
+    fn verdict(goals: &[Goal], what: &str) -> Option<bool> {
+        goals.iter().find(|goal| goal.what.contains(what)).map(|goal| goal.met)
+    }
+
+    #[test]
+    fn a_goal_is_met_on_its_side_of_the_limit_only_and_what_was_not_measured_is_not_judged() {
+        let solo = |time| [(Solo64, Floor, block(1.0, 1.0)), (Solo64, Journal, block(time, 1.0))];
+        assert_eq!(verdict(&judge(&blocks(&solo(1.05)), None), "time over floor"), Some(true));
+        assert_eq!(verdict(&judge(&blocks(&solo(1.15)), None), "time over floor"), Some(false));
+        assert_eq!(verdict(&judge(&blocks(&solo(1.05)), None), "time over redis"), None);
+        let eight =
+            |rate| [(Eight8, Postgres, block(9.0, 100.0)), (Eight8, Journal, block(1.0, rate))];
+        let (reached, missed) =
+            (judge(&blocks(&eight(301.0)), None), judge(&blocks(&eight(299.0)), None));
+        assert_eq!(verdict(&reached, "rate over postgres"), Some(true));
+        assert_eq!(verdict(&missed, "rate over postgres"), Some(false));
+        // 3 x 1 ms over 2 x 9 ms.
+        assert_eq!(verdict(&reached, "p99 of postgres"), Some(true));
+        assert_eq!(verdict(&reached, "syncs per cycle"), Some(false));
+    }
+
+    #[test]
+    fn perfect_batching_is_eight_cycles_in_the_time_of_one() {
+        let measured = |rate| {
+            blocks(&[(Solo8, Floor, block(4.0, 250.0)), (Eight8, Journal, block(4.5, rate))])
+        };
+        let slow = Some(Duration::from_millis(2));
+        let share = "share of perfect batching";
+        assert_eq!(verdict(&judge(&measured(1801.0), slow), share), Some(true));
+        assert_eq!(verdict(&judge(&measured(1799.0), slow), share), Some(false));
+        assert_eq!(verdict(&judge(&measured(1801.0), None), share), None);
+    }
+}

@@ -56,6 +56,7 @@ pub(crate) struct Row {
     cycles: u64,
     /// Cycles per second of all processes.
     rate: Spread,
+    p10_ms: Spread,
     p50_ms: Spread,
     p99_ms: Spread,
     worst_p99_ms: Spread,
@@ -154,6 +155,7 @@ fn row(blocks: &Blocks, work: Work, contender: Contender) -> Option<Row> {
         rounds: rounds.len(),
         cycles: sum(|block| block.cycles),
         rate: spread(|block| block.rate)?,
+        p10_ms: spread(|block| block.p10)?,
         p50_ms: spread(|block| block.p50)?,
         p99_ms: spread(|block| block.p99)?,
         worst_p99_ms: spread(|block| block.worst_p99)?,
@@ -218,8 +220,9 @@ fn write_table(text: &mut String, table: &Table) {
         writeln!(text, "\n{} (medians of rounds, in brackets smallest to largest)", table.title);
     let _ = writeln!(
         text,
-        "  {:<13} {:>22} {:>24} {:>9} {:>9} {:>6} {:>7} {:>6} {:>17} {:>17}",
+        "  {:<13} {:>8} {:>22} {:>24} {:>9} {:>9} {:>6} {:>7} {:>6} {:>17} {:>17}",
         "",
+        "p10",
         "p50 ms",
         "cycles/s",
         "p99",
@@ -233,8 +236,9 @@ fn write_table(text: &mut String, table: &Table) {
     for row in &table.rows {
         let _ = writeln!(
             text,
-            "  {:<13} {:>22} {:>24} {:>9.3} {:>9.3} {:>6.2} {:>7} {:>6.2} {:>17} {:>17}{}",
+            "  {:<13} {:>8.3} {:>22} {:>24} {:>9.3} {:>9.3} {:>6.2} {:>7} {:>6.2} {:>17} {:>17}{}",
             row.contender.name(),
+            row.p10_ms.median,
             spread(row.p50_ms, 3),
             spread(row.rate, 0),
             row.p99_ms.median,

@@ -73,6 +73,40 @@ fn syncs_are_counted_as_the_protocols_promise_them() {
 }
 
 #[test]
+fn what_is_preloaded_counts_every_sync_that_the_kernel_sees() {
+    let dir = tempfile::tempdir().unwrap();
+    let (library, counter) = (dir.path().join("shim.so"), dir.path().join("count"));
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/shim.c");
+    let mut compile = Command::new("cc");
+    compile.args(["-O2", "-Wall", "-Werror", "-shared", "-fPIC", source, "-ldl", "-o"]);
+    assert!(compile.arg(&library).status().unwrap().success());
+    std::fs::write(&counter, [0; 64]).unwrap();
+    let place = dir.path().join("place");
+    std::fs::create_dir(&place).unwrap();
+    let table = dir.path().join("table");
+    let mut strace = Command::new("/usr/bin/strace");
+    strace.args(["-f", "-c", "-e", "trace=fsync,fdatasync,syncfs,msync", "-o"]).arg(&table);
+    strace.arg("-E").arg(format!("LD_PRELOAD={}", library.display()));
+    strace.arg("-E").arg(format!("RINGFENCE_BENCH_COUNT={}", counter.display()));
+    strace.arg(env!("CARGO_BIN_EXE_ringfence-bench"));
+    strace.args(["--quick", "--work", "solo8,eight8", "--peer", "journal,f325,sqlite,redb-multi"]);
+    // Without a compiler the tool preloads nothing by itself, so that all its processes count here.
+    let output = strace.arg("--on").arg(&place).env("PATH", &place).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let table = std::fs::read_to_string(&table).unwrap();
+    let calls = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let sync = ["fsync", "fdatasync", "syncfs", "msync"].contains(words.last()?);
+        sync.then(|| words[3].parse::<u64>().unwrap())
+    };
+    let seen: u64 = table.lines().filter_map(calls).sum();
+    let counted = std::fs::read(&counter).unwrap();
+    let counted = u64::from_le_bytes(counted[..8].try_into().unwrap());
+    assert!(seen > 100, "{table}");
+    assert_eq!(counted, seen, "{table}");
+}
+
+#[test]
 fn a_slow_sync_makes_the_floor_slow() {
     let arguments = ["--quick", "--peer", "floor", "--work", "solo8", "--slow-sync", "20ms"];
     let (output, answer) = bench(&arguments);

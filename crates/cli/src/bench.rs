@@ -65,6 +65,10 @@ pub(crate) struct Args {
     #[arg(long)]
     ext4: bool,
 
+    /// Says how to measure beside other stores: this program carries none of them
+    #[arg(long)]
+    peers: bool,
+
     /// Answers with one JSON object
     #[arg(long)]
     json: bool,
@@ -82,6 +86,10 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Exit {
     let output = Output::of(args.json);
     let ended = match (&args.image, &args.mount_point) {
+        _ if args.peers => Err(Complaint::usage(
+            "to measure beside SQLite, LMDB, redb, PostgreSQL, Redis and etcd, call `cargo xtask \
+             bench --peers` in a clone of the sources: this program depends on none of them",
+        )),
         (Some(image), Some(point)) => ext4::inside(args, image, point),
         _ if args.ext4 => ext4::outside(args),
         _ => on_directory(args, args.dir.as_deref(), None),

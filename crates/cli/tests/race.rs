@@ -70,6 +70,13 @@ fn a_bench_counts_two_directory_syncs_per_target_or_per_touched_shard() {
 }
 
 #[test]
+fn a_bench_beside_peers_is_told_where_it_is() {
+    let ran = Ran::of(ringfence().args(["bench", "--peers", "--json"]));
+    assert_eq!((ran.code, &ran.json()["outcome"]), (64, &Value::from("usage")));
+    assert!(ran.json()["error"].as_str().unwrap().contains("cargo xtask bench --peers"));
+}
+
+#[test]
 fn a_bench_on_an_image_of_its_own_takes_it_away_when_it_is_interrupted() {
     assert!(rustix::process::geteuid().is_root(), "mounting an image needs root");
     let dir = tempfile::tempdir().unwrap();
