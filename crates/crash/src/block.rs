@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use ringfence::Durability;
 use rustix::mount::MountFlags;
 
 use crate::blockdev::{BlockDevice, Op};
 use crate::context::{Context, Trouble, command};
 use crate::guard::{self, Held, Resource};
 use crate::image::{Image, PAGE};
+use crate::opened::Mode;
 use crate::oracle::History;
 use crate::report::Row;
 use crate::rng::Rng;
@@ -49,23 +49,31 @@ pub(crate) struct Recording {
 /// Runs the layer.
 pub(crate) fn run(context: &Context) -> Result<Vec<Row>, Trouble> {
     let mut rows = Vec::new();
-    let plans: &[(&str, Durability, &[&str])] = if context.args.ci {
-        &[("short, 1 process, group", Durability::Group, &["short"])]
+    let plans: &[(&str, Mode, &[&str])] = if context.args.ci {
+        &[
+            ("short, 1 process", Mode::Group, &["short"]),
+            ("short, 1 process", Mode::Journal, &["short"]),
+            ("mixed, 4 processes", Mode::Journal, &["mixed"; 4]),
+        ]
     } else {
         &[
-            ("verbs, 1 process, group", Durability::Group, &["verbs"]),
-            ("mixed, 4 processes, group", Durability::Group, &["mixed"; 4]),
-            ("short, 1 process, record", Durability::Record, &["short"]),
+            ("verbs, 1 process", Mode::Group, &["verbs"]),
+            ("mixed, 4 processes", Mode::Group, &["mixed"; 4]),
+            ("short, 1 process", Mode::Record, &["short"]),
+            ("verbs, 1 process", Mode::Journal, &["verbs"]),
+            ("mixed, 4 processes", Mode::Journal, &["mixed"; 4]),
         ]
     };
+    let modes = context.modes(&Mode::ALL);
+    let plans: Vec<_> = plans.iter().filter(|(_, mode, _)| modes.contains(mode)).collect();
     let systems = context.file_systems(&KNOWN);
-    let runs = u32::try_from(plans.len() * systems.len()).unwrap_or(1).max(1);
-    let share = context.deadline.saturating_duration_since(Instant::now()) / runs;
-    for (name, durability, processes) in plans {
+    let mut runs = plans.len() * systems.len();
+    for (name, mode, processes) in plans {
+        let name = format!("{name}, {}", mode.word());
         for &fs in &systems {
-            let mut context = context.clone();
-            context.deadline = Instant::now() + share;
-            rows.push(explore(&context, name, fs, *durability, processes)?);
+            let context = context.with_share(runs);
+            runs -= 1;
+            rows.push(explore(&context, &name, fs, *mode, processes)?);
         }
     }
     Ok(rows)
@@ -75,11 +83,11 @@ fn explore(
     context: &Context,
     name: &str,
     fs: &'static str,
-    durability: Durability,
+    mode: Mode,
     processes: &[&str],
 ) -> Result<Row, Trouble> {
     let began = Instant::now();
-    let recording = record(context, fs, durability, processes, 0)?;
+    let recording = record(context, fs, mode, processes, 0)?;
     let cap = if context.args.ci { 64 } else { 1024 };
     let tried = try_states(context, &recording, cap, false)?;
     let mut violations = Vec::new();
@@ -163,11 +171,7 @@ pub(crate) struct Mounted {
 
 impl Mounted {
     /// Makes one with a table on it.
-    pub(crate) fn new(
-        context: &Context,
-        fs: &str,
-        durability: Durability,
-    ) -> Result<Self, Trouble> {
+    pub(crate) fn new(context: &Context, fs: &str, mode: Mode) -> Result<Self, Trouble> {
         let fuse = context.dir("blockdev")?;
         let device = BlockDevice::mount(&fuse, disk_bytes(fs))?;
         let fuse = Held::new(Resource::Mount(fuse));
@@ -178,11 +182,8 @@ impl Mounted {
             .map_err(std::io::Error::from)?;
         let mount = Some(Held::new(Resource::Mount(dir.clone())));
         let mounted = Self { mount, _loop: attached, _fuse: fuse, device, dir };
-        let init = match durability {
-            Durability::Group => "init-group",
-            Durability::Record => "init-record",
-        };
-        weak::finish(&mut [weak::work(context, &mounted.store(), None, &["--plan", init])?])?;
+        let init = ["--plan", "init", "--mode", mode.word()];
+        weak::finish(&mut [weak::work(context, &mounted.store(), None, &init)?])?;
         command("sync", &["-f", &mounted.dir.to_string_lossy()])?;
         Ok(mounted)
     }
@@ -202,11 +203,11 @@ impl Mounted {
 pub(crate) fn record(
     context: &Context,
     fs: &'static str,
-    durability: Durability,
+    mode: Mode,
     processes: &[&str],
     drop_sync: u64,
 ) -> Result<Recording, Trouble> {
-    let mounted = Mounted::new(context, fs, durability)?;
+    let mounted = Mounted::new(context, fs, mode)?;
     let base = Image::new(&mounted.device.start());
     let calls = if context.args.ci { "15" } else { "40" };
     let (seed, drop_sync) = (context.args.seed.to_string(), drop_sync.to_string());
@@ -222,6 +223,8 @@ pub(crate) fn record(
             &seed,
             "--calls",
             calls,
+            "--payload",
+            mode.payload(),
             "--drop-sync",
             &drop_sync,
         ];
@@ -229,14 +232,36 @@ pub(crate) fn record(
         running.push(weak::work(context, &mounted.store(), Some(&control), &arguments)?);
     }
     weak::finish(&mut running)?;
-    let log = mounted.device.stop();
+    let mut log = mounted.device.stop();
     drop(mounted);
+    if mode == Mode::Journal {
+        log = by_sectors(log);
+    }
     let marks = log.iter().enumerate().filter_map(|(at, op)| match op {
         Op::Mark(mark) => Some((at, mark.clone())),
         _ => None,
     });
-    let history = History::new(marks, durability).map_err(Trouble::Failed)?;
+    let history = History::new(marks, mode.durability()).map_err(Trouble::Failed)?;
     Ok(Recording { fs, base, log, history })
+}
+
+/// The same with a write for each sector: a device need not keep the whole of a long one. A frame of a
+/// journal has many; a record of the other engine hardly ever has two.
+fn by_sectors(log: Vec<Op>) -> Vec<Op> {
+    let mut split = Vec::with_capacity(log.len());
+    for op in log {
+        match op {
+            Op::Write { at, bytes } if bytes.len() > PAGE => {
+                let sectors = bytes.chunks(PAGE).enumerate();
+                split.extend(sectors.map(|(index, sector)| Op::Write {
+                    at: at + index * PAGE,
+                    bytes: sector.into(),
+                }));
+            }
+            op => split.push(op),
+        }
+    }
+    split
 }
 
 /// What came of the states of a recording.

@@ -7,6 +7,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use crate::guard::Scratch;
+use crate::opened::{EngineName, Mode};
 
 /// Debian packages that hold the programs which are run.
 pub(crate) const PACKAGES: [&str; 6] =
@@ -27,6 +28,9 @@ pub(crate) struct Args {
     /// The seed of every random choice
     #[arg(long, value_name = "N", default_value = "1")]
     pub(crate) seed: u64,
+    /// Only tables of these engines [default: both]
+    #[arg(long, value_name = "ENGINE,ENGINE", value_delimiter = ',')]
+    pub(crate) engine: Vec<EngineName>,
     /// Only these file systems
     #[arg(long, value_name = "FS,FS", value_delimiter = ',')]
     pub(crate) fs: Vec<String>,
@@ -95,7 +99,7 @@ impl Context {
             (true, _) if layer == "weak" => 90,
             (true, _) if layer == "soak" => 30,
             // What it tries is fixed, and all of it must be tried: for machines that are much slower.
-            (true, _) if layer == "mutants" => 300,
+            (true, _) if layer == "mutants" => 600,
             (true, _) => 60,
             (false, _) if layer == "weak" => 300,
             (false, _) if layer == "mutants" => 600,
@@ -103,6 +107,13 @@ impl Context {
             (false, _) => 180,
         });
         Self { deadline: Instant::now() + Duration::from_secs(seconds), ..self.clone() }
+    }
+
+    /// The same for one of several runs that are still to come, and share what time is left.
+    pub(crate) fn with_share(&self, runs: usize) -> Self {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let runs = u32::try_from(runs).unwrap_or(1).max(1);
+        Self { deadline: Instant::now() + left / runs, ..self.clone() }
     }
 
     /// Whether the layer's time is over.
@@ -115,6 +126,13 @@ impl Context {
         let wanted = |fs: &&&str| {
             self.args.fs.is_empty() || self.args.fs.iter().any(|wanted| wanted == **fs)
         };
+        known.iter().filter(wanted).copied().collect()
+    }
+
+    /// The kinds of tables of this run among those that a layer tries.
+    pub(crate) fn modes(&self, known: &[Mode]) -> Vec<Mode> {
+        let wanted =
+            |mode: &&Mode| self.args.engine.is_empty() || self.args.engine.contains(&mode.engine());
         known.iter().filter(wanted).copied().collect()
     }
 

@@ -8,13 +8,12 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use ringfence::Durability;
-
 use crate::block::{self, Bench, Mounted};
 use crate::blockdev::{Fault, Op};
 use crate::context::{Context, Trouble};
 use crate::image::Image;
 use crate::marks::Ending;
+use crate::opened::Mode;
 use crate::oracle::History;
 use crate::report::Row;
 use crate::weak;
@@ -23,30 +22,83 @@ use crate::weak;
 pub(crate) fn run(context: &Context) -> Result<Vec<Row>, Trouble> {
     let mut rows = Vec::new();
     let systems = context.file_systems(&block::KNOWN);
-    let share = context.deadline.saturating_duration_since(Instant::now())
-        / u32::try_from(systems.len()).unwrap_or(1).max(1);
-    for fs in systems {
-        let mut context = context.clone();
-        context.deadline = Instant::now() + share;
-        rows.push(on(&context, fs)?);
+    let modes = context.modes(&[Mode::Group, Mode::Journal]);
+    // Frames of several processes share a sync only in a journal.
+    let plans = [(Mode::Group, "short"), (Mode::Journal, "short"), (Mode::Journal, "mixed")];
+    let plans: Vec<_> = plans.iter().filter(|(mode, _)| modes.contains(mode)).collect();
+    let mut runs = systems.len() * plans.len();
+    for (mode, plan) in plans {
+        for &fs in &systems {
+            let context = context.with_share(runs);
+            runs -= 1;
+            rows.push(on(&context, Setting { fs, mode: *mode, plan })?);
+        }
     }
     Ok(rows)
 }
 
-fn on(context: &Context, fs: &'static str) -> Result<Row, Trouble> {
+/// What is run, and where.
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    fs: &'static str,
+    mode: Mode,
+    plan: &'static str,
+}
+
+impl Setting {
+    /// Runs the processes to their end. A process may end with an error: a file system that has
+    /// stopped cannot even be opened.
+    fn work(self, context: &Context, mounted: &Mounted, retry: bool) -> Result<(), Trouble> {
+        let control = mounted.device.control();
+        let seed = context.args.seed.to_string();
+        let start = |number: u64| {
+            let number = number.to_string();
+            let mut arguments = vec!["--plan", self.plan, "--process", &number, "--seed", &seed];
+            arguments.extend(["--calls", "15", "--payload", self.mode.payload()]);
+            if retry {
+                arguments.push("--retry-sync");
+            }
+            weak::work(context, &mounted.store(), Some(&control), &arguments)
+        };
+        if self.plan == "mixed" {
+            let mut running = (0..4).map(start).collect::<Result<Vec<_>, _>>()?;
+            for process in &mut running {
+                let _ = process.wait()?;
+            }
+            // One that comes after them, and reads what they left.
+            let _ = start(4)?.wait()?;
+        } else {
+            let _ = start(0)?.wait()?;
+            let _ = start(1)?.wait()?;
+        }
+        Ok(())
+    }
+}
+
+fn on(context: &Context, setting: Setting) -> Result<Row, Trouble> {
+    let Setting { fs, mode, plan } = setting;
     let began = Instant::now();
     let mut row = Row {
         layer: "eio",
         fs: fs.to_owned(),
-        workload: "short, 2 processes, group".to_owned(),
+        workload: format!(
+            "{plan}, {} processes, {}",
+            if plan == "mixed" { 5 } else { 2 },
+            mode.word()
+        ),
         ..Row::default()
     };
     let mut bench = Bench::new(context, fs)?;
     let mut endings: BTreeMap<String, u64> = BTreeMap::new();
-    let step = if context.args.ci { 37 } else { 3 };
+    let step = match (context.args.ci, mode) {
+        (true, Mode::Journal) => 6,
+        (true, _) => 37,
+        (false, Mode::Journal) => 1,
+        (false, _) => 3,
+    };
     let mut open: Vec<Kind> =
         vec![("write", Fault::Write), ("flush", Fault::Flush), ("device gone", Fault::Everything)];
-    let mut number = 2;
+    let mut number = if mode == Mode::Journal { 1 } else { 2 };
     while !open.is_empty() {
         let mut still = Vec::new();
         for (kind, make) in open {
@@ -55,7 +107,7 @@ fn on(context: &Context, fs: &'static str) -> Result<Row, Trouble> {
                 continue;
             }
             let fault = make(number);
-            let Some(run) = one(context, fs, &mut bench, fault, false)? else { continue };
+            let Some(run) = one(context, setting, &mut bench, fault, false)? else { continue };
             still.push((kind, make));
             row.states += 1;
             row.distinct += 1;
@@ -71,13 +123,13 @@ fn on(context: &Context, fs: &'static str) -> Result<Row, Trouble> {
     }
     // The canary: a program that syncs again after a failure and believes the answer. Not on btrfs,
     // which keeps small files in its trees and stops altogether when it cannot write those.
-    let canary = u64::from(fs != "btrfs");
+    let canary = u64::from(fs != "btrfs" && plan == "short");
     row.planted = canary;
     for number in (2..80 * canary).step_by(2) {
         if context.is_over() && number > 40 {
             break;
         }
-        let run = one(context, fs, &mut bench, Fault::Write(number), true)?;
+        let run = one(context, setting, &mut bench, Fault::Write(number), true)?;
         row.states += 1;
         if run.is_some_and(|run| run.wrong.is_some()) {
             row.caught = 1;
@@ -105,23 +157,15 @@ struct Run {
 /// One workload with one fault; `None` if the workload ended before the fault came.
 fn one(
     context: &Context,
-    fs: &'static str,
+    setting: Setting,
     bench: &mut Bench,
     fault: Fault,
     retry: bool,
 ) -> Result<Option<Run>, Trouble> {
-    let mut mounted = Mounted::new(context, fs, Durability::Group)?;
+    let mut mounted = Mounted::new(context, setting.fs, setting.mode)?;
     mounted.device.start();
     mounted.device.arm(Some(fault));
-    let control = mounted.device.control();
-    for process in ["0", "1"] {
-        let mut arguments = vec!["--plan", "short", "--process", process];
-        if retry {
-            arguments.push("--retry-sync");
-        }
-        // It may end with an error: a file system that has stopped cannot even be opened.
-        let _ = weak::work(context, &mounted.store(), Some(&control), &arguments)?.wait()?;
-    }
+    setting.work(context, &mounted, retry)?;
     let (fired, _, _) = mounted.device.fired();
     if fired == 0 {
         return Ok(None);
@@ -139,7 +183,7 @@ fn one(
         Op::Mark(mark) => Some((at, mark.clone())),
         _ => None,
     });
-    let history = History::new(marks, Durability::Group).map_err(Trouble::Failed)?;
+    let history = History::new(marks, setting.mode.durability()).map_err(Trouble::Failed)?;
     let wrong = history.allowed(usize::MAX).judge(&bench.recover(&image));
     let endings = history
         .endings()

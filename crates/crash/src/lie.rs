@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ringfence_env::process::ChildLock;
-use ringfence_env::{Fs, LockFd, Name, OpenWrite, Read, Stat, WriteFile};
+use ringfence_env::{Fs, LockFd, Name, OpenWrite, RandomFile, Read, SharedWords, Stat, WriteFile};
 
 /// What is done wrong; nothing by default.
 #[derive(Clone, Copy, Debug, Default)]
@@ -72,6 +72,15 @@ impl Fs for LyingFs {
         Ok(Box::new(LyingFile { inner, fs: self.clone() }))
     }
 
+    fn open_random(&self, path: &Path, write: bool) -> io::Result<Box<dyn RandomFile>> {
+        let inner = self.inner.open_random(path, write)?;
+        Ok(Box::new(LyingRandom { inner, fs: self.clone() }))
+    }
+
+    fn map_shared(&self, path: &Path, words: usize) -> io::Result<Box<dyn SharedWords>> {
+        self.inner.map_shared(path, words)
+    }
+
     fn stat(&self, path: &Path) -> io::Result<Stat> {
         self.inner.stat(path)
     }
@@ -110,6 +119,30 @@ impl Fs for LyingFs {
 
     fn mount_type(&self, _: &Path) -> io::Result<String> {
         Ok("recorded".to_owned())
+    }
+}
+
+#[derive(Debug)]
+struct LyingRandom {
+    inner: Box<dyn RandomFile>,
+    fs: LyingFs,
+}
+
+impl RandomFile for LyingRandom {
+    fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.inner.read_at(into, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        self.inner.write_at(bytes, offset)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.fs.sync(Syncs::Files, || self.inner.sync_data())
+    }
+
+    fn stat(&self) -> io::Result<Stat> {
+        self.inner.stat()
     }
 }
 

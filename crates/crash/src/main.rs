@@ -32,6 +32,7 @@ mod image;
 mod lie;
 mod marks;
 mod mutants;
+mod opened;
 mod oracle;
 mod real;
 mod report;

@@ -27,13 +27,13 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ringfence::{Durability, TargetGroup, TargetTable, Token};
-use ringfence_files::FilesEngine;
+use ringfence::{TargetGroup, Token};
 use ringfence_files::open::Tuning;
 
 use crate::context::{Context, Trouble};
 use crate::guard::Process;
 use crate::lie::Syncs;
+use crate::opened::{Mode, Opened};
 use crate::report::Row;
 use crate::rng::Rng;
 use crate::table::{self, Recovered, Seen};
@@ -57,24 +57,26 @@ const CANARY_ROUNDS: u64 = 100;
 pub(crate) fn run(context: &Context) -> Result<Vec<Row>, Trouble> {
     let mut rows = Vec::new();
     let systems = context.file_systems(&KNOWN);
-    let (group, record) = if context.args.ci { (30, 15) } else { (500, 250) };
-    let plans = [
-        ("power cuts, group", Durability::Group, group),
-        ("power cuts, record", Durability::Record, record),
-    ];
+    let (most, fewer) = if context.args.ci { (30, 15) } else { (500, 250) };
     for &fs in &systems {
-        for (name, durability, rounds) in plans {
+        for mode in context.modes(&Mode::ALL) {
+            let rounds = if mode == Mode::Record { fewer } else { most };
             let rounds = context.args.states.unwrap_or(rounds);
-            let mut row = soak(context, fs, Plan { durability, without: None }, rounds)?;
-            name.clone_into(&mut row.workload);
+            let mut row = soak(context, fs, Plan { mode, without: None }, rounds)?;
+            row.workload = format!("power cuts, {}", mode.word());
             rows.push(row);
         }
-        for (name, canary) in
-            [("no sync of a file", Syncs::Files), ("no sync of a directory", Syncs::Directories)]
-        {
-            let plan = Plan { durability: Durability::Group, without: Some(canary) };
+        // The names in a journal's directory change so seldom that hardly a cut falls between.
+        let canaries = [
+            ("no sync of a file, group", Mode::Group, Syncs::Files),
+            ("no sync of a directory, group", Mode::Group, Syncs::Directories),
+            ("no sync of a file, journal", Mode::Journal, Syncs::Files),
+        ];
+        let modes = context.modes(&Mode::ALL);
+        for (name, mode, canary) in canaries.iter().filter(|(_, mode, _)| modes.contains(mode)) {
+            let plan = Plan { mode: *mode, without: Some(*canary) };
             let mut row = soak(context, fs, plan, CANARY_ROUNDS)?;
-            name.clone_into(&mut row.workload);
+            (*name).clone_into(&mut row.workload);
             row.planted = 1;
             row.caught = u64::from(!row.violations.is_empty());
             row.notes.extend(row.violations.drain(..).map(|seen| format!("noticed: {seen}")));
@@ -88,7 +90,7 @@ pub(crate) fn run(context: &Context) -> Result<Vec<Row>, Trouble> {
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     /// What is promised.
-    durability: Durability,
+    mode: Mode,
     /// The planted bug: every sync of a kind is left out.
     without: Option<Syncs>,
 }
@@ -156,11 +158,10 @@ struct Table {
 impl Table {
     fn new(context: &Context, fs: &'static str, plan: Plan) -> Result<Self, Trouble> {
         let volume = Volume::new(context, fs)?;
-        table::make(&volume.store(), plan.durability).map_err(Trouble::Failed)?;
+        table::make(&volume.store(), plan.mode).map_err(Trouble::Failed)?;
         volume.sync()?;
         let marks = context.dir("marks")?.join("marks");
-        let rng =
-            Rng::new(context.args.seed ^ u64::from(plan.durability == Durability::Record) << 32);
+        let rng = Rng::new(context.args.seed ^ (plan.mode as u64) << 32);
         let (base, last, before) = (Base::default(), Vec::new(), 0);
         Ok(Self { volume, plan, marks, rng, base, boots: 0, last, before })
     }
@@ -196,7 +197,7 @@ impl Table {
         counts.acknowledged += round.acknowledged();
         counts.in_flight += round.unended();
         let judged = round
-            .judge(&self.base, &found, self.plan.durability)
+            .judge(&self.base, &found, self.plan.mode.durability())
             .and_then(|()| self.go_on(context, &boot, &found, number));
         Ok(match judged {
             Ok(table) => {
@@ -220,6 +221,7 @@ impl Table {
             let process = (number * PROCESSES + process).to_string();
             let mut arguments =
                 vec!["--plan", plan, "--process", &process, "--seed", &seed, "--boot", &boot];
+            arguments.extend(["--payload", self.plan.mode.payload()]);
             // The binary would make its syncs all the same.
             match self.plan.without {
                 Some(_) if plan == "soak-binary" => continue,
@@ -285,27 +287,25 @@ impl Table {
         found: &Recovered,
         number: u64,
     ) -> Result<BTreeMap<u64, Seen>, String> {
-        let world = table::world(boot);
         let store = self.volume.store();
         let tuning = Tuning { sync_width: 1, ..Tuning::default() };
-        let engine = FilesEngine::open(&world, &store, tuning).map_err(table::chain)?;
-        let held = table::look(&engine, &world)?;
+        let opened = Opened::open(&table::world(boot), &store, tuning)?;
+        let held = table::look(&opened)?;
         let (_, own) = held.iter().find(|(_, seen)| seen.of == 0).ok_or("the judge's is gone")?;
         let group = TargetGroup::from_numbers(own.group.iter().copied()).map_err(table::chain)?;
         let token = Token::new(&own.token).map_err(table::chain)?;
-        let targets = TargetTable::on(std::sync::Arc::new(engine.clone()), world.clone());
-        targets.release(&group, &token, None).map_err(table::chain)?;
+        opened.targets().release(&group, &token, None).map_err(table::chain)?;
         // The lock files of some rounds stay, as they do in use.
         if number.is_multiple_of(8) {
             repair_by_the_binary(context, &store)?;
         } else if self.rng.below(2) == 0 {
-            engine.repair().map_err(table::chain)?;
-            let left = engine.check().map_err(table::chain)?.findings;
+            opened.repair()?;
+            let left = opened.check()?.findings;
             if !left.is_empty() {
                 return Err(format!("after a repair there is {left:?}"));
             }
         }
-        let table = table::look(&engine, &world)?;
+        let table = table::look(&opened)?;
         let lost = found
             .table
             .iter()
@@ -318,8 +318,8 @@ impl Table {
 
     /// Keeps the disk as the cut left it, and what was acknowledged.
     fn keep(&self, context: &Context, wrong: &str) -> Result<PathBuf, Trouble> {
-        let durability = if self.plan.durability == Durability::Group { "group" } else { "record" };
-        let dir = context.keep.join(format!("soak-{}-{durability}", self.volume.fs));
+        let mode = self.plan.mode.word();
+        let dir = context.keep.join(format!("soak-{}-{mode}", self.volume.fs));
         std::fs::create_dir_all(&dir)?;
         self.volume.keep(&dir.join("disk.img"))?;
         std::fs::write(dir.join("marks"), &self.last)?;

@@ -5,13 +5,18 @@
 //! - Names that were changed since the last sync of their directory survive in any subset.
 //! - Each write since the last sync of its file survives not at all, whole, as zeros, by its first
 //!   half, or in some of its sectors.
+//! - Where writes only go over bytes that are durable (the segments of a journal), it is the sectors of
+//!   512 bytes that survive in any subset, each as one of the writes to it left it: see [`in_place`].
+//! - What processes share in memory is durable at no time, and is there after a kill.
 //!
-//! A file with more than two pending writes is one that is never synced by design (the position of the
-//! fence counter): of its many contents each disk gets a few, taken in turn.
+//! A file that grew by more than two pending writes is one that is never synced by design (the position
+//! of the fence counter): of its many contents each disk gets a few, taken in turn.
 //!
 //! What is pending only grows between two syncs, so the disks that may be left just before a sync are
 //! all that may be left since the one before. Marks change what is allowed, so they are crash points
 //! as well.
+
+mod in_place;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -70,6 +75,14 @@ fn digest(bytes: &[u8]) -> u128 {
 }
 
 impl Tree {
+    /// The same with zeros in one of the files, if that is there.
+    pub(crate) fn with_zeros(&self, path: &str) -> Option<Self> {
+        let mut tree = self.clone();
+        let bytes = tree.entries.get_mut(path)?.bytes.as_mut()?;
+        *bytes = Content::new(vec![0; bytes.len()]);
+        Some(tree)
+    }
+
     /// Tells trees apart.
     pub(crate) fn digest(&self) -> u128 {
         let mut text = Vec::with_capacity(self.entries.len() * 64);
@@ -118,6 +131,8 @@ enum NameChange {
 enum DataChange {
     Write(usize, Arc<[u8]>),
     Truncate(usize),
+    /// From memory that processes share.
+    Memory(usize, Arc<[u8]>),
 }
 
 #[derive(Clone, Debug)]
@@ -177,6 +192,9 @@ impl Disk {
             Event::Write { ino, at, bytes } => {
                 self.data(*ino, DataChange::Write(*at, Arc::clone(bytes)));
             }
+            Event::Memory { ino, at, bytes } => {
+                self.data(*ino, DataChange::Memory(*at, Arc::clone(bytes)));
+            }
             Event::Truncate { ino, len } => self.data(*ino, DataChange::Truncate(*len)),
             Event::SyncFile { ino } | Event::SyncDir { ino } => {
                 if let Some(inode) = self.inodes.get_mut(ino) {
@@ -196,6 +214,12 @@ impl Disk {
 
     fn data(&mut self, ino: u64, change: DataChange) {
         if let Some(Inode::File { pending, .. }) = self.inodes.get_mut(&ino) {
+            // The whole of it comes each time.
+            if let (DataChange::Memory(..), Some(DataChange::Memory(..))) =
+                (&change, pending.last())
+            {
+                pending.pop();
+            }
             pending.push(change);
         }
     }
@@ -244,14 +268,16 @@ impl Disk {
                 continue;
             }
             for ino in &reached {
-                options.entry(*ino).or_insert_with(|| self.contents(*ino, rng));
+                options.entry(*ino).or_insert_with(|| self.contents(*ino, cap, rng, &mut whole));
             }
             turn += 1;
             let chosen: Vec<Vec<&Arc<Content>>> = reached
                 .iter()
                 .map(|ino| {
                     let all = &options[ino];
-                    if self.is_never_synced(*ino) {
+                    if self.is_memory(*ino) {
+                        vec![&all[turn % all.len()]]
+                    } else if self.is_never_synced(*ino) {
                         (0..2).map(|at| &all[(turn * 2 + at) % all.len()]).collect()
                     } else {
                         all.iter().collect()
@@ -294,7 +320,7 @@ impl Disk {
                     }
                 }
                 Some(Inode::File { .. }) => {
-                    for content in self.contents(ino, rng) {
+                    for content in self.contents(ino, cap.max(256), rng, &mut true) {
                         let files = BTreeMap::from([(ino, content)]);
                         visit(disk.tree(&BTreeMap::new(), &files));
                     }
@@ -317,16 +343,29 @@ impl Disk {
     }
 
     fn is_never_synced(&self, ino: u64) -> bool {
-        matches!(self.inodes.get(&ino), Some(Inode::File { pending, .. }) if pending.len() > 2)
+        match self.inodes.get(&ino) {
+            Some(Inode::File { durable, pending, .. }) => {
+                pending.len() > 2 && in_place::writes(durable, pending).is_none()
+            }
+            _ => false,
+        }
     }
 
-    /// Every content that a file with pending writes may have.
-    fn contents(&self, ino: u64, rng: &mut Rng) -> Vec<Arc<Content>> {
+    fn is_memory(&self, ino: u64) -> bool {
+        let is = |change: &DataChange| matches!(change, DataChange::Memory(..));
+        matches!(self.inodes.get(&ino), Some(Inode::File { pending, .. }) if pending.iter().any(is))
+    }
+
+    /// Every content that a file with pending writes may have; at most `cap` where sectors decide.
+    fn contents(&self, ino: u64, cap: usize, rng: &mut Rng, whole: &mut bool) -> Vec<Arc<Content>> {
         const FATES: usize = 5;
         const SAMPLES: usize = 10;
         let Some(Inode::File { durable, pending, .. }) = self.inodes.get(&ino) else {
             return Vec::new();
         };
+        if let Some(writes) = in_place::writes(durable, pending) {
+            return in_place::contents(durable, &writes, cap, rng, whole);
+        }
         let mut fates: Vec<Vec<usize>> = Vec::new();
         if self.is_never_synced(ino) {
             let len = pending.len();
@@ -445,7 +484,7 @@ impl DataChange {
     fn apply(&self, bytes: &mut Vec<u8>, fate: usize, rng: &mut Rng) {
         match (self, fate) {
             (_, 0) => {}
-            (Self::Write(at, data), 1) => put(bytes, *at, data),
+            (Self::Memory(at, data), _) | (Self::Write(at, data), 1) => put(bytes, *at, data),
             (Self::Write(at, data), 2) => put(bytes, *at, &vec![0; data.len()]),
             (Self::Write(at, data), 3) => put(bytes, *at, &data[..data.len() / 2]),
             (Self::Write(at, data), _) => {

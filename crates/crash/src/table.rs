@@ -5,16 +5,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringfence::{
-    Claim, Finding, LeaseState, Owner, TargetGroup, TargetTable, Timestamp, Ttl, WorkTable, World,
-};
+use ringfence::{Claim, Finding, LeaseState, Owner, TargetGroup, Timestamp, World};
 use ringfence_env::HostIdentity;
+use ringfence_files::FilesEngine;
 use ringfence_files::open::Tuning;
-use ringfence_files::{Durability, FilesEngine, InitOptions};
 use ringfence_model::{Payload, ShardCount, Target};
 
 use crate::lie::{Lie, LyingFs};
 use crate::marks::WORK;
+use crate::opened::{Mode, Opened};
 
 /// The boot that workloads run in. A power cut ends it, a kill does not.
 pub(crate) const RECORDED: &str = "recorded";
@@ -26,6 +25,9 @@ pub(crate) const LATER: &str = "later";
 pub(crate) const REASON: &str = "by-call-";
 /// Shards of the target table.
 pub(crate) const SHARDS: u16 = 3;
+/// A target that only those claim who look on: a journal is recovered by whoever writes first, and the
+/// fence of such a claim is above all others. Nobody looks at its record.
+pub(crate) const NEXT: u64 = 900_002;
 
 /// This machine under another host name and boot.
 pub(crate) fn world(boot: &str) -> World {
@@ -43,17 +45,12 @@ pub(crate) fn lying_world(boot: &str, lie: Lie) -> World {
 }
 
 /// Makes a table whose probe every boot has seen, so that judging a state does not pay for it.
-pub(crate) fn make(root: &Path, durability: Durability) -> Result<(), String> {
-    let count = |count| ShardCount::new(count).map_err(|error| error.to_string());
-    let options = InitOptions {
-        shards: count(SHARDS)?,
-        work_shards: count(1)?,
-        ttl: Ttl::from_seconds(3600.0).map_err(|error| error.to_string())?,
-        durability,
-    };
-    FilesEngine::init(&world(RECORDED), root, &options).map_err(chain)?;
-    for boot in [AFTER, LATER] {
-        FilesEngine::open(&world(boot), root, Tuning::default()).map_err(chain)?;
+pub(crate) fn make(root: &Path, mode: Mode) -> Result<(), String> {
+    mode.init(&world(RECORDED), root, 3600.0)?;
+    if mode != Mode::Journal {
+        for boot in [AFTER, LATER] {
+            FilesEngine::open(&world(boot), root, Tuning::default()).map_err(chain)?;
+        }
     }
     Ok(())
 }
@@ -91,6 +88,17 @@ pub(crate) fn work_item(item: u64) -> Payload {
     Payload::parse(&format!("{{\"item\":{item}}}")).expect("a valid payload")
 }
 
+/// The payload of a claim: it tells whose it is, in about so many bytes.
+pub(crate) fn payload(of: u64, len: usize) -> Result<Payload, String> {
+    Payload::parse(&format!("{{\"of\":{of},\"text\":\"{}\"}}", "x".repeat(len))).map_err(chain)
+}
+
+/// Whether a payload is that of the claim.
+fn is_payload_of(text: &str, of: u64) -> bool {
+    let payload: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
+    payload.as_object().is_some_and(|payload| payload.is_empty() || payload["of"] == of)
+}
+
 /// The record of one target or work item, as a reader sees it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Seen {
@@ -109,10 +117,9 @@ pub(crate) struct Seen {
 }
 
 /// Everything that is held; what is damaged is an error.
-pub(crate) fn look(engine: &FilesEngine, world: &World) -> Result<BTreeMap<u64, Seen>, String> {
-    let engine: Arc<FilesEngine> = Arc::new(engine.clone());
+pub(crate) fn look(table: &Opened) -> Result<BTreeMap<u64, Seen>, String> {
     let mut seen = BTreeMap::new();
-    let listing = TargetTable::on(engine.clone(), world.clone()).list(None).map_err(chain)?;
+    let listing = table.targets().list(None).map_err(chain)?;
     if !listing.consistent {
         return Err("the list is not consistent though nobody writes".to_owned());
     }
@@ -122,12 +129,19 @@ pub(crate) fn look(engine: &FilesEngine, world: &World) -> Result<BTreeMap<u64, 
                 return Err(format!("damaged record {}: {}", damage.location, damage.reason));
             }
             LeaseState::Active(record) | LeaseState::Expired(record) => {
+                if record.target.get() == NEXT {
+                    continue;
+                }
                 let holder = &record.holder;
                 let fence = holder.token.fence().map(|fence| fence.0);
+                let of = claim_of(&holder.owner)?;
+                if !is_payload_of(holder.payload.as_str(), of) {
+                    return Err(format!("the payload of claim {of} is not its own"));
+                }
                 seen.insert(
                     record.target.get(),
                     Seen {
-                        of: claim_of(&holder.owner)?,
+                        of,
                         updated: holder.updated.seconds().to_bits(),
                         status: "leased",
                         token: holder.token.as_str().to_owned(),
@@ -138,7 +152,7 @@ pub(crate) fn look(engine: &FilesEngine, world: &World) -> Result<BTreeMap<u64, 
             }
         }
     }
-    let items = WorkTable::on(engine, world.clone()).list(None).map_err(chain)?;
+    let items = table.work().list(None).map_err(chain)?;
     for item in items {
         let record = item.record.map_err(|damage| {
             format!("damaged work record {}: {}", damage.location, damage.reason)
@@ -201,15 +215,16 @@ fn try_recover(
     recovered: &mut Recovered,
 ) -> Result<(), String> {
     let world = world(boot);
-    let reader = FilesEngine::open_read_only(&world, root)
-        .map_err(|error| format!("a reader cannot open: {}", chain(error)))?;
+    let reader = Opened::open_read_only(&world, root)
+        .map_err(|error| format!("a reader cannot open: {error}"))?;
     recovered.stood = an_intent_may_stand(root);
-    let before = look(&reader, &world).map_err(|wrong| format!("before recovery: {wrong}"))?;
+    let before = look(&reader).map_err(|wrong| format!("before recovery: {wrong}"))?;
+    let place = reader.place()?;
     // One sync after the other: what is judged is what is stored, and threads only cost time.
     let tuning = Tuning { sync_width: 1, ..Tuning::default() };
-    let engine = FilesEngine::open(&world, root, tuning)
-        .map_err(|error| format!("cannot open: {}", chain(error)))?;
-    recovered.table = look(&engine, &world).map_err(|wrong| format!("after recovery: {wrong}"))?;
+    let opened =
+        Opened::open(&world, root, tuning).map_err(|error| format!("cannot open: {error}"))?;
+    recovered.table = look(&opened).map_err(|wrong| format!("after recovery: {wrong}"))?;
     if before != recovered.table {
         recovered.wrong.push(format!(
             "a reader saw {} before recovery and {} after",
@@ -217,7 +232,7 @@ fn try_recover(
             short(&recovered.table)
         ));
     }
-    let report = engine.check().map_err(|error| format!("cannot check: {}", chain(error)))?;
+    let report = opened.check().map_err(|error| format!("cannot check: {error}"))?;
     for finding in report.findings {
         // A temporary is what a crash may leave, and is in nobody's way.
         if !matches!(finding, Finding::Temporary(_)) {
@@ -236,29 +251,47 @@ fn try_recover(
             rest[..digits].parse().ok()
         })
         .collect();
-    // The next claim takes a group over, long after every lease ran out: the same group for the same
-    // disk, and every target over many disks.
+    // The next claim is of a target that nobody held: no record says which fences there were. Then one
+    // takes a group over, long after every lease ran out: the same group for the same disk, and every
+    // target over many disks.
     let later = Timestamp::from_seconds(4e9).map_err(chain)?;
+    let table = opened.targets().with_patience(Duration::from_secs(5));
+    let claim = Claim::by_owner(Owner::new("op-0").map_err(chain)?).now(later);
+    let group = TargetGroup::from_numbers([NEXT]).map_err(chain)?;
+    let lease =
+        table.claim(&group, &claim).map_err(|error| format!("next claim: {}", chain(error)))?;
+    recovered.next_fence = lease.fence().0;
+    let token = lease.token().clone();
+    table
+        .release(&group, &token, None)
+        .map_err(|error| format!("release of the next claim: {}", chain(error)))?;
     let sum = recovered.table.values().fold(0_u64, |sum, seen| sum.wrapping_add(seen.updated));
     let first = usize::try_from(sum % TAKEN as u64).unwrap_or(0);
     let step = everything.len() / TAKEN;
     let taken: Vec<u64> =
         (0..TAKEN).map(|member| everything[(first + member * step) % everything.len()]).collect();
     let group = TargetGroup::from_numbers(taken.iter().copied()).map_err(chain)?;
-    let claim = Claim::by_owner(Owner::new("op-0").map_err(chain)?).now(later);
-    let table = TargetTable::on(Arc::new(engine.clone()), world.clone())
-        .with_patience(Duration::from_secs(5));
     let lease =
-        table.claim(&group, &claim).map_err(|error| format!("next claim: {}", chain(error)))?;
-    recovered.next_fence = lease.fence().0;
+        table.claim(&group, &claim).map_err(|error| format!("taking over: {}", chain(error)))?;
+    // A journal is recovered by whoever writes first, by a new checkpoint if there is anything to do.
+    let moved = |old: ringfence::JournalPlace, new: ringfence::JournalPlace| {
+        (old.epoch, old.checkpoint) != (new.epoch, new.checkpoint)
+    };
+    recovered.stood |= place.zip(opened.place()?).is_some_and(|(old, new)| moved(old, new));
+    if lease.fence().0 <= recovered.next_fence {
+        let (old, new) = (recovered.next_fence, lease.fence().0);
+        recovered.wrong.push(format!("fence {old} was granted, and after it {new}"));
+    }
     for (item, seen) in &recovered.table {
         if seen.fence >= recovered.next_fence {
             let (old, new) = (seen.fence, recovered.next_fence);
             recovered.wrong.push(format!("{item} has fence {old}, the next grant got {new}"));
         }
     }
-    let mut after =
-        look(&engine, &world).map_err(|wrong| format!("after the next claim: {wrong}"))?;
+    // As a process sees it that had no part in it.
+    let reader = Opened::open_read_only(&world, root)
+        .map_err(|error| format!("after the next claim a reader cannot open: {error}"))?;
+    let mut after = look(&reader).map_err(|wrong| format!("after the next claim: {wrong}"))?;
     let all = taken.iter().all(|item| {
         let seen = after.remove(item);
         seen.is_some_and(|seen| seen.of == 0 && seen.token == lease.token().as_str())

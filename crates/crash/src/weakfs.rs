@@ -28,6 +28,8 @@ pub(crate) enum Event {
     Rename { from: u64, name: String, to: u64, new: String, ino: u64 },
     /// Bytes were written.
     Write { ino: u64, at: usize, bytes: Arc<[u8]> },
+    /// Bytes of a file that processes map came to it from memory: by then, or long before.
+    Memory { ino: u64, at: usize, bytes: Arc<[u8]> },
     /// A file was cut or extended.
     Truncate { ino: u64, len: usize },
     /// A file's bytes were synced.
@@ -45,6 +47,9 @@ pub(crate) const ROOT: u64 = 1;
 const CONTROL: u64 = 2;
 const CONTROL_NAME: &str = ".control";
 const TTL: Duration = Duration::from_hours(1);
+/// The kernel alone changes files here, so what it has cached is right. Through its cache memory can be
+/// shared by mapping a file, as on any file system of a machine; with direct I/O it could not.
+const KEEP: FopenFlags = FopenFlags::FOPEN_KEEP_CACHE;
 
 #[derive(Clone, Debug)]
 enum Node {
@@ -137,7 +142,7 @@ impl State {
                 }
                 Some(bytes) if bytes.is_empty() => {}
                 Some(bytes) => {
-                    let _ = self.write(ino, 0, bytes);
+                    let _ = self.write(ino, 0, bytes, false);
                 }
             }
         }
@@ -234,7 +239,7 @@ impl State {
         Ok(())
     }
 
-    fn write(&mut self, ino: u64, at: u64, data: &[u8]) -> Result<(), Errno> {
+    fn write(&mut self, ino: u64, at: u64, data: &[u8], mapped: bool) -> Result<(), Errno> {
         if ino == CONTROL {
             self.log.push(Event::Mark(data.to_vec()));
             return Ok(());
@@ -242,7 +247,12 @@ impl State {
         let at = usize::try_from(at).map_err(|_| Errno::EFBIG)?;
         let bytes = self.bytes(ino)?;
         put(bytes, at, data);
-        self.log.push(Event::Write { ino, at, bytes: data.into() });
+        let bytes = data.into();
+        self.log.push(if mapped {
+            Event::Memory { ino, at, bytes }
+        } else {
+            Event::Write { ino, at, bytes }
+        });
         Ok(())
     }
 }
@@ -375,9 +385,10 @@ impl Filesystem for Server {
     }
 
     fn open(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        let direct =
-            if ino.0 == CONTROL { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() };
-        reply.opened(FileHandle(0), direct);
+        reply.opened(
+            FileHandle(0),
+            if ino.0 == CONTROL { FopenFlags::FOPEN_DIRECT_IO } else { KEEP },
+        );
     }
 
     fn read(
@@ -409,12 +420,14 @@ impl Filesystem for Server {
         _: FileHandle,
         offset: u64,
         data: &[u8],
-        _: WriteFlags,
+        flags: WriteFlags,
         _: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match lock(&self.0).write(ino.0, offset, data) {
+        // Without a write-back cache only mappings come from the page cache.
+        let mapped = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        match lock(&self.0).write(ino.0, offset, data, mapped) {
             Ok(()) => reply.written(u32::try_from(data.len()).unwrap_or(0)),
             Err(error) => reply.error(error),
         }
@@ -475,7 +488,7 @@ impl Filesystem for Server {
     ) {
         match lock(&self.0).make(parent.0, name, false, mode & !umask) {
             Ok(attr) => {
-                reply.created(&TTL, &attr, Generation(0), FileHandle(0), FopenFlags::empty());
+                reply.created(&TTL, &attr, Generation(0), FileHandle(0), KEEP);
             }
             Err(error) => reply.error(error),
         }

@@ -5,20 +5,19 @@ mod soak;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence::{
-    BeginCommitError, Claim, ClaimError, CompleteError, Durability, Failure, Owner, Renewal,
-    TargetGroup, TargetTable, Timestamp, Token, Ttl, WorkClaimError, WorkTable, World,
+    BeginCommitError, Claim, ClaimError, CompleteError, Failure, Owner, Renewal, TargetGroup,
+    TargetTable, Timestamp, Token, Ttl, WorkClaimError, WorkTable, World,
 };
 use ringfence_env::{LockFd, LockMode};
-use ringfence_files::FilesEngine;
 use ringfence_files::open::Tuning;
 use rustix::process::Signal;
 
 use crate::lie::{Lie, Syncs};
 use crate::marks::{Begin, End, Ending, Marks, Verb, WORK};
+use crate::opened::{Mode, Opened};
 use crate::rng::Rng;
 use crate::table;
 
@@ -34,12 +33,18 @@ pub(crate) struct Args {
     /// What to do
     #[arg(long)]
     pub(crate) plan: Plan,
+    /// The kind of table to make
+    #[arg(long, default_value = "group")]
+    pub(crate) mode: Mode,
     /// Which process of the workload this is
     #[arg(long, default_value = "0")]
     pub(crate) process: u64,
     /// The seed of what it does
     #[arg(long, default_value = "1")]
     pub(crate) seed: u64,
+    /// Bytes of the largest payload of a claim
+    #[arg(long, default_value = "0")]
+    pub(crate) payload: usize,
     /// How many calls a mixed plan makes
     #[arg(long, default_value = "50")]
     pub(crate) calls: u64,
@@ -63,10 +68,8 @@ pub(crate) struct Args {
 /// What a process does.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
-    /// Make a table whose groups are whole after a crash
-    InitGroup,
-    /// Make a table whose records are
-    InitRecord,
+    /// Make a table
+    Init,
     /// Every verb on every shape of group, one after the other
     Verbs,
     /// One call of each verb on a pair and a triple: few writes, for slow file systems
@@ -97,8 +100,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         return ExitCode::FAILURE;
     }
     let done = match args.plan {
-        Plan::InitGroup => table::make(&args.store, Durability::Group),
-        Plan::InitRecord => table::make(&args.store, Durability::Record),
+        Plan::Init => table::make(&args.store, args.mode),
         Plan::Verbs => Session::open(args).and_then(|mut session| session.verbs()),
         Plan::Short => Session::open(args).and_then(|mut session| session.short()),
         Plan::Binary => {
@@ -111,9 +113,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         }
         Plan::Recover => {
             let boot = if args.boot == table::RECORDED { table::AFTER } else { args.boot.as_str() };
-            let world = table::world(boot);
-            let opened = FilesEngine::open(&world, &args.store, Tuning::default());
-            opened.map(|_| ()).map_err(table::chain)
+            let opened = Opened::open(&table::world(boot), &args.store, Tuning::default());
+            opened.and_then(|opened| recover(&opened))
         }
     };
     match done {
@@ -123,6 +124,24 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// A journal is recovered by whoever writes first.
+fn recover(opened: &Opened) -> Result<(), String> {
+    if let Opened::Journal(store) = opened {
+        let group = group(&[table::NEXT])?;
+        let ttl = Ttl::from_seconds(0.02).map_err(table::chain)?;
+        match store.targets().claim(&group, &Claim::by_owner(owner(0)?).ttl(ttl)) {
+            Ok(lease) => {
+                let token = lease.token().clone();
+                store.targets().release(&group, &token, None).map_err(table::chain)?;
+            }
+            // That of a recovery which was cut off.
+            Err(ClaimError::Refused(_)) => {}
+            Err(error) => return Err(table::chain(error)),
+        }
+    }
+    Ok(())
 }
 
 /// A grant that this process believes to have.
@@ -136,8 +155,10 @@ struct Grant {
 struct Session {
     targets: TargetTable,
     work: WorkTable,
-    engine: FilesEngine,
+    opened: Opened,
+    store: PathBuf,
     world: World,
+    payload: usize,
     marks: Marks,
     next: u64,
     /// Locks on the first slots, so that each call's intent is in another slot than the ones before:
@@ -153,14 +174,14 @@ impl Session {
     fn open(args: &Args) -> Result<Self, String> {
         let lie = Lie { drop: args.drop_sync, retry: args.retry_sync, without: args.without };
         let world = table::lying_world(&args.boot, lie);
-        let engine =
-            FilesEngine::open(&world, &args.store, Tuning::default()).map_err(table::chain)?;
-        let shared = Arc::new(engine.clone());
+        let opened = Opened::open(&world, &args.store, Tuning::default())?;
         let control = args.control.as_ref().ok_or("no control file")?;
         Ok(Self {
-            targets: TargetTable::on(shared.clone(), world.clone()),
-            work: WorkTable::on(shared, world.clone()),
-            engine,
+            targets: opened.targets(),
+            work: opened.work(),
+            opened,
+            store: args.store.clone(),
+            payload: args.payload,
             world,
             marks: Marks::open(control).map_err(table::chain)?,
             next: (args.process + 1) * 10_000,
@@ -177,7 +198,7 @@ impl Session {
         self.slot = Some((slot + 1) % ROUND);
         self.held.clear();
         for number in 0..slot {
-            let path = self.engine.root().join(format!("intents/{number:05}.slot"));
+            let path = self.store.join(format!("intents/{number:05}.slot"));
             let lock = self.world.fs.open_lock(&path, false, 0o600).map_err(table::chain)?;
             if lock.try_lock(LockMode::Exclusive).map_err(table::chain)? {
                 self.held.push(lock);
@@ -236,8 +257,13 @@ impl Session {
         let call = self.begin(Verb::Claim, items, None, None);
         self.marks.begin(std::slice::from_ref(&call)).map_err(table::chain)?;
         let group = group(items)?;
-        let claim =
+        let mut claim =
             Claim::by_owner(owner(call.id)?).ttl(Ttl::from_seconds(ttl).map_err(table::chain)?);
+        if self.payload > 0 {
+            let len =
+                [0, self.payload, self.payload / 30, self.payload / 2][(call.id % 4) as usize];
+            claim = claim.payload(table::payload(call.id, len)?);
+        }
         let mut token = None;
         let done = match self.targets.claim(&group, &claim) {
             Ok(lease) => {
@@ -492,7 +518,7 @@ impl Session {
                     self.release(&grant)?;
                 }
                 85..=91 => {
-                    let seen = table::look(&self.engine, &self.world).unwrap_or_default();
+                    let seen = table::look(&self.opened).unwrap_or_default();
                     let leases: Vec<_> =
                         seen.into_iter().filter(|(item, _)| *item < WORK).collect();
                     if !leases.is_empty() {

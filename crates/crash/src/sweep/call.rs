@@ -3,17 +3,16 @@
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use ringfence::{
     AbandonError, BeginCommitError, CompleteError, Failure, Owner, Renewal, TargetGroup,
-    TargetTable, Token, WorkClaimError, WorkHeartbeatError, WorkTable, World,
+    TargetTable, Token, WorkClaimError, WorkHeartbeatError, World,
 };
-use ringfence_files::FilesEngine;
 use ringfence_files::open::Tuning;
 use ringfence_model::RecordId;
 use serde_json::{Value, json};
 
+use crate::opened::Opened;
 use crate::table;
 
 /// Flags of `call`.
@@ -90,9 +89,9 @@ macro_rules! answered {
 
 fn call(args: &Args) -> Result<Value, Wrong> {
     let world = World::system();
-    let engine = FilesEngine::open(&world, &args.store, Tuning::default()).map_err(Wrong::plain)?;
-    let engine = Arc::new(engine);
-    let work = WorkTable::on(engine.clone(), world.clone());
+    let opened = Opened::open(&world, &args.store, Tuning::default())
+        .map_err(|error| Wrong::Failed(error, true))?;
+    let work = opened.work();
     let payload = table::work_item(args.item);
     let id = RecordId::of_work(payload.as_str());
     let token = || {
@@ -116,7 +115,7 @@ fn call(args: &Args) -> Result<Value, Wrong> {
             answered!(CompleteError, work.complete_once(id, &token()?, None))?;
         }
         Verb::Abandon => answered!(AbandonError, work.abandon(id, &token()?, None))?,
-        Verb::RenewMany => renew_many(&TargetTable::on(engine, world), &args.leases)?,
+        Verb::RenewMany => renew_many(&opened.targets(), &args.leases)?,
     }
     Ok(json!({ "outcome": "done" }))
 }

@@ -32,7 +32,7 @@ pub(super) fn forget(grants: &mut Vec<Grant>, rng: &mut Rng) {
 
 /// Any grant that is in the table.
 pub(super) fn another(session: &Session, rng: &mut Rng) -> Result<Option<Grant>, String> {
-    let seen = table::look(&session.engine, &session.world).unwrap_or_default();
+    let seen = table::look(&session.opened).unwrap_or_default();
     let leases: Vec<_> = seen.into_iter().filter(|(item, _)| *item < WORK).collect();
     if leases.is_empty() {
         return Ok(None);
