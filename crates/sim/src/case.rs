@@ -11,7 +11,7 @@ use crate::history::{Caller, Fate, History, State};
 use crate::machine::Machine;
 use crate::setup::{SHARDS, Setup, blank, read_all, root, target};
 use crate::subject::Table;
-use crate::verbs::{Verbs, group, keys, manifest, request, work};
+use crate::verbs::{Verbs, group, job, keys, manifest, request, work};
 
 /// A group's size and spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,15 +42,25 @@ pub enum Act {
     BeginCommit,
     Complete,
     Abandon,
+    /// A group and a work item under one token, in one call.
+    ClaimJob,
+    CompleteJob,
+    AbandonJob,
     /// A group is claimed, and one of its targets taken over and released by somebody else: then
     /// nothing may be left from which the first claim could come back.
     StaleIntent,
     /// A group is claimed over a record whose writer was killed before it had synced it.
     OverUnsynced,
+    /// A claim that finds its segment full, and goes on in the next one.
+    Rotate,
+    /// A claim after which the next segment is made ready, and a checkpoint written.
+    MakeRoom,
+    /// A claim that finds its segment full and the next one not ready.
+    NoRoom,
 }
 
-/// Every act.
-pub const ACTS: [Act; 15] = [
+/// Every act on the files engine.
+pub const ACTS: [Act; 18] = [
     Act::Init,
     Act::Claim,
     Act::FenceRaise,
@@ -64,6 +74,9 @@ pub const ACTS: [Act; 15] = [
     Act::BeginCommit,
     Act::Complete,
     Act::Abandon,
+    Act::ClaimJob,
+    Act::CompleteJob,
+    Act::AbandonJob,
     Act::StaleIntent,
     Act::OverUnsynced,
 ];
@@ -167,9 +180,12 @@ impl Case {
         }
         let engine = mended.open(&mended.world(&ready.machine, 0)).expect("opens");
         if self.act == Act::OverUnsynced {
-            Self::kill_before_sync(&mut ready, &*engine);
+            Self::kill_before_sync(setup, &mut ready, &*engine);
         }
+        setup.subject.stage(self.act, &ready.machine);
         ready.before = read_all(&*engine).expect("reads").into_iter().collect();
+        let tokens = ready.before.values().filter_map(|state| state.token.as_ref()?.fence());
+        ready.fence = tokens.fold(ready.fence, Fence::max);
         ready
     }
 
@@ -211,6 +227,15 @@ impl Case {
                 }
                 ready.token = Some(token);
             }
+            Act::CompleteJob | Act::AbandonJob => {
+                let asked = request("old", &ready.numbers, seconds);
+                let token = grant(verbs.claim_job(&asked, &item).token);
+                if self.act == Act::CompleteJob {
+                    let done = verbs.begin_commit(Key::work(item.id()), &token, &manifest(1));
+                    assert_eq!(done.fate, Fate::Done);
+                }
+                ready.token = Some(token);
+            }
             _ => {}
         }
         if self.act == Act::TakeOver {
@@ -222,7 +247,7 @@ impl Case {
     }
 
     /// Somebody claims the first target alone, and is killed between the rename and the sync.
-    fn kill_before_sync(ready: &mut Ready, engine: &dyn Engine) {
+    fn kill_before_sync(setup: Setup, ready: &mut Ready, engine: &dyn Engine) {
         let history = History::default();
         let machine = ready.machine.clone();
         machine.start_recording();
@@ -231,8 +256,9 @@ impl Case {
             verbs("dead", &machine, &history, engine, None).claim(&request("dead", one, 5.0));
         ready.fence = claimed.token.expect("granted").fence().expect("ours");
         let points = machine.stop_recording();
-        let cut = points.iter().rposition(|point| point.label.starts_with("SyncDir"));
-        machine.set_disk(points[cut.expect("a directory sync")].disk.clone());
+        let cut =
+            points.iter().rposition(|point| point.label.starts_with(setup.subject.commits_by()));
+        machine.set_disk(points[cut.expect("a sync")].disk.clone());
         machine.advance(Duration::from_mins(1));
         ready.fading.insert(keys(&group(one))[0], State::vacant());
     }
@@ -273,9 +299,13 @@ impl Case {
                 Ok(()) => verbs.claim(&request("new", &ready.numbers, 1e6)).fate,
                 Err(error) => Fate::Restored(error),
             },
-            Act::Claim | Act::FenceRaise | Act::TakeOver | Act::OverUnsynced => {
-                verbs.claim(&request("new", &ready.numbers, 1e6)).fate
-            }
+            Act::Claim
+            | Act::FenceRaise
+            | Act::TakeOver
+            | Act::OverUnsynced
+            | Act::Rotate
+            | Act::MakeRoom
+            | Act::NoRoom => verbs.claim(&request("new", &ready.numbers, 1e6)).fate,
             Act::Heartbeat => verbs.heartbeat(&held, token()).fate,
             Act::HeartbeatEach => {
                 let other = ready.other_token.clone().expect("held");
@@ -294,6 +324,9 @@ impl Case {
             Act::BeginCommit => verbs.begin_commit(key, token(), &manifest(1)).fate,
             Act::Complete => verbs.complete(key, token()).fate,
             Act::Abandon => verbs.abandon(key, token()).fate,
+            Act::ClaimJob => verbs.claim_job(&request("new", &ready.numbers, 1e6), &item).fate,
+            Act::CompleteJob => verbs.complete_job(&held, key, token()).fate,
+            Act::AbandonJob => verbs.abandon_job(&held, key, token()).fate,
             Act::StaleIntent => {
                 let first = verbs.claim(&request("new", &ready.numbers, 5.0)).fate;
                 machine.advance(Duration::from_mins(1));
@@ -318,6 +351,9 @@ impl Case {
                 let mut all = keys(&group(&ready.numbers));
                 all.extend(keys(&group(&ready.others)));
                 all
+            }
+            Act::ClaimJob | Act::CompleteJob | Act::AbandonJob => {
+                job(&group(&ready.numbers), Key::work(work("new", 1, 1.0).id()))
             }
             _ => keys(&group(&ready.numbers)),
         }

@@ -85,8 +85,8 @@ fn one_call(setup: Setup, op: &Op, written: &BTreeMap<u64, Stamp>, findings: &mu
     }
     match op.verb {
         // A claim that was cut short after it had been refused took nothing.
-        Verb::Claim | Verb::ClaimWork if op.wrote.is_empty() => {}
-        Verb::Claim | Verb::ClaimWork => {
+        Verb::Claim | Verb::ClaimWork | Verb::ClaimJob if op.wrote.is_empty() => {}
+        Verb::Claim | Verb::ClaimWork | Verb::ClaimJob => {
             for state in seen.iter().filter(|state| state.token.is_some()) {
                 vacated(op, decided, state, written, findings);
             }

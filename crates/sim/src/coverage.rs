@@ -144,13 +144,13 @@ impl Coverage {
             for (key, token) in op.keys.iter().zip(seen.iter().map(|state| &state.token)) {
                 let Some(token) = token else { continue };
                 match op.verb {
-                    Verb::Claim | Verb::ClaimWork if op.granted.is_some() => {
+                    Verb::Claim | Verb::ClaimWork | Verb::ClaimJob if op.granted.is_some() => {
                         self.note(Event::TakeOver);
                         if grantee(earlier, *key, token).is_some_and(|proc| proc != op.proc) {
                             self.note(Event::Steal);
                         }
                     }
-                    Verb::Claim | Verb::ClaimWork => {}
+                    Verb::Claim | Verb::ClaimWork | Verb::ClaimJob => {}
                     _ if op.token.as_ref() != Some(token)
                         && token.fence() > op.token.as_ref().and_then(Token::fence)
                         && grantee(calls, *key, token).is_some_and(|proc| proc != op.proc) =>

@@ -65,6 +65,20 @@ pub struct CrashStates {
     pub exhaustive: bool,
 }
 
+/// What a file holds after a power cut that memory was mapped to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// What it held before it was mapped.
+    Forgotten,
+    /// What the memory held.
+    Written,
+    /// Anything.
+    Noise,
+}
+
+/// All of them.
+pub const MEMORIES: [Memory; 3] = [Memory::Forgotten, Memory::Written, Memory::Noise];
+
 /// The names of every directory, after some choice.
 type Tree = BTreeMap<Ino, Arc<Names>>;
 
@@ -134,19 +148,43 @@ impl Disk {
         };
         let mut disk = self.collapse(&tree, &slots, |slot| choice[slot]);
         for (ino, words) in &self.words {
-            disk.forget_words(*ino, words, rng);
+            let memory = MEMORIES[rng.index(MEMORIES.len())];
+            disk.forget_words(*ino, words, memory, rng);
         }
         disk
     }
 
-    /// What the file holds that memory was mapped to: what it held, or anything.
-    fn forget_words(&mut self, ino: Ino, words: &[u64], rng: &mut Rng) {
-        let choice = rng.below(3);
-        let Some(inode) = self.inodes.get_mut(&ino).filter(|_| choice > 0) else { return };
+    /// A disk that a power cut left of `before`, with this in the files that memory was mapped to.
+    #[must_use]
+    pub fn with_memory_of(mut self, before: &Self, memory: Memory, rng: &mut Rng) -> Self {
+        for (ino, words) in &before.words {
+            self.forget_words(*ino, words, memory, rng);
+        }
+        self
+    }
+
+    /// Whether there is memory that is mapped to a file.
+    pub fn has_memory(&self) -> bool {
+        !self.words.is_empty()
+    }
+
+    /// The disk if nothing survives that no sync covered.
+    #[must_use]
+    pub fn barest(&self) -> Self {
+        let tree =
+            self.risky().into_iter().map(|(ino, logged)| (ino, names_after(logged, |_| false)));
+        self.collapse(&tree.collect(), &[], |_| 0)
+    }
+
+    fn forget_words(&mut self, ino: Ino, words: &[u64], memory: Memory, rng: &mut Rng) {
+        if memory == Memory::Forgotten {
+            return;
+        }
+        let Some(inode) = self.inodes.get_mut(&ino) else { return };
         let Body::File(data) = &inode.body else { return };
         let mut bytes = (*data.now).clone();
         for (chunk, word) in bytes.chunks_exact_mut(8).zip(words) {
-            let word = if choice == 1 { *word } else { rng.draw() };
+            let word = if memory == Memory::Written { *word } else { rng.draw() };
             chunk.copy_from_slice(&word.to_le_bytes());
         }
         Arc::make_mut(inode).body = Body::File(Logged::durable(bytes));

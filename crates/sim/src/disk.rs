@@ -314,13 +314,29 @@ impl Disk {
         }
     }
 
-    /// A number for everything that programs see; equal disks have equal numbers.
+    /// A number for everything that programs see, mapped memory included; equal disks have equal
+    /// numbers.
     pub fn digest(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
+        for words in &self.words {
+            words.hash(&mut hasher);
+        }
         self.walk(ROOT, Path::new("/"), &mut |path, bytes| {
             path.hash(&mut hasher);
             bytes.hash(&mut hasher);
         });
+        hasher.finish()
+    }
+
+    /// A number for what a power cut may lose.
+    pub fn risk(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for (ino, inode) in &self.inodes {
+            match &inode.body {
+                Body::File(data) => (ino, data.risk()).hash(&mut hasher),
+                Body::Dir(names) => (ino, names.risk()).hash(&mut hasher),
+            }
+        }
         hasher.finish()
     }
 

@@ -10,98 +10,37 @@
 //! - the process is killed, and somebody who knows nothing of intents changes a member before the
 //!   intent is met: that member is left alone and told of.
 //!
+//! Where processes share memory ([`crate::subject::Subject::has_memory`]) there are crash points between the settings
+//! of its words too, whoever goes on after a kill may also have opened the table only then, what the
+//! file of the words holds after a power cut is what it held, what the words were, or anything, and a
+//! sector that was being written may be spoilt. Recovery is part of the next call that stores
+//! something: that call is cut short at each of its points.
+//!
 //! After each of them the table must open, show each record old or new (in [`Mode::Group`] the group
 //! wholly so), show what was acknowledged, take the next claim under a higher fence, and hold
 //! nothing that nobody can explain.
 
 mod look;
 mod meddle;
+mod recovery;
+mod report;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use ringfence_model::Key;
 
 use crate::case::{Act, Case, Ready};
-use crate::crash::CrashModel;
+use crate::crash::{CrashModel, MEMORIES};
 use crate::disk::Disk;
 use crate::faults::Chaos;
 use crate::history::{Fate, History, State};
 use crate::known;
-use crate::machine::{Machine, Point};
+use crate::machine::{Machine, Point, WORD};
 use crate::rng::Rng;
 use crate::setup::{Mode, Setup};
 use crate::subject::Table;
 use look::{DiskKey, Expected};
-
-/// How far to go.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// States per crash point.
-    pub cap: usize,
-    /// Recovered states in whose recovery the power is cut again, per case.
-    pub depth2: usize,
-    /// States per crash point of a recovery.
-    pub cap2: usize,
-    /// Whether calls that fail are cut short too, and how: each mutating call by itself.
-    pub failures: bool,
-    /// Stop a case at this many violations.
-    pub enough: usize,
-}
-
-impl Limits {
-    /// Small enough for `cargo test`.
-    pub fn quick() -> Self {
-        Self { cap: 96, depth2: 8, cap2: 12, failures: false, enough: 3 }
-    }
-
-    /// Everything.
-    pub fn full() -> Self {
-        Self { cap: 2048, depth2: 200, cap2: 32, failures: true, enough: 3 }
-    }
-}
-
-/// What came of it.
-#[derive(Clone, Debug, Default)]
-pub struct Report {
-    /// Crash points.
-    pub points: usize,
-    /// Disks looked at after one cut.
-    pub states: usize,
-    /// Disks looked at after a second cut.
-    pub second: usize,
-    /// Distinct ones among both.
-    pub distinct: usize,
-    /// Points at which not every reachable disk was looked at.
-    pub sampled: usize,
-    /// Kill points from which somebody went on.
-    pub kills: usize,
-    /// Calls made again after a kill that were acknowledged, and then cut.
-    pub retries: usize,
-    /// Intents that were met after a stranger had changed a member.
-    pub meddled: usize,
-    /// What was wrong, as far as it was counted.
-    pub violations: Vec<String>,
-    /// How often each known defect was met.
-    pub known: BTreeMap<&'static str, usize>,
-}
-
-impl Report {
-    /// Adds another report to this one.
-    pub fn add(&mut self, other: Self) {
-        self.points += other.points;
-        self.states += other.states;
-        self.second += other.second;
-        self.distinct += other.distinct;
-        self.sampled += other.sampled;
-        self.kills += other.kills;
-        self.retries += other.retries;
-        self.meddled += other.meddled;
-        self.violations.extend(other.violations);
-        for (name, count) in other.known {
-            *self.known.entry(name).or_default() += count;
-        }
-    }
-}
+pub use report::{Failures, Limits, Report};
 
 struct Explorer<'a> {
     case: Case,
@@ -109,10 +48,12 @@ struct Explorer<'a> {
     limits: Limits,
     ready: &'a Ready,
     report: Report,
+    /// Whether a sync failed: what it should have covered may be dropped later.
+    may_drop: bool,
     /// Disks that were looked at, by what was expected of them.
     seen: BTreeSet<DiskKey>,
     /// The same, for disks that a kill left.
-    killed: BTreeSet<DiskKey>,
+    killed: BTreeSet<(DiskKey, u64)>,
     rng: Rng,
 }
 
@@ -125,14 +66,25 @@ pub fn explore(case: Case, setup: Setup, limits: Limits) -> Report {
         limits,
         ready: &ready,
         report: Report::default(),
+        may_drop: false,
         seen: BTreeSet::new(),
         killed: BTreeSet::new(),
         rng: Rng::new(11),
     };
     let calls = explorer.one_run("", Chaos::none());
     // A failure in the middle of several calls is none of the last one's.
-    if limits.failures && case.act != Act::StaleIntent {
-        for number in 1..=calls {
+    let failures = if case.act == Act::StaleIntent { Failures::None } else { limits.failures };
+    for (number, call) in (1..).zip(&calls).filter(|_| failures != Failures::None) {
+        if failures == Failures::Disk && call.starts_with("SyncFile") {
+            let label = format!("call {number} fails late > ");
+            explorer.one_run(&label, Chaos::fail_one(number, true, 5));
+        }
+        if call.starts_with("Write") && explorer.has_memory() {
+            explorer.one_run(&format!("call {number} is cut short > "), Chaos::fail_rest(number));
+        }
+    }
+    if failures == Failures::All {
+        for (number, _) in (1..).zip(&calls) {
             for late in [false, true] {
                 let label = format!("call {number} fails{} > ", if late { " late" } else { "" });
                 explorer.one_run(&label, Chaos::fail_one(number, late, 5));
@@ -158,21 +110,27 @@ impl Explorer<'_> {
         }
     }
 
-    /// Makes the call once under some faults, and tries every crash point of it.
-    fn one_run(&mut self, label: &str, chaos: Chaos) -> u64 {
+    /// Makes the call once under some faults, and tries every crash point of it. Says which calls into
+    /// the file system may fail.
+    fn one_run(&mut self, label: &str, chaos: Chaos) -> Vec<String> {
         if self.is_enough() {
-            return 0;
+            return Vec::new();
         }
         let machine = self.ready.machine.later(self.ready.machine.disk(), false);
         let engine = self.engine(&machine);
         let history = History::default();
         let struck = label.is_empty();
+        self.may_drop = !struck && chaos.short_call.is_none();
         machine.set_chaos(chaos);
         machine.start_recording();
         let fate = self.case.act(self.setup, self.ready, &machine, engine.as_deref(), &history);
-        let calls = machine.mutating();
+        let mutating = machine.mutating();
         machine.set_chaos(Chaos::none());
         let points = machine.stop_recording();
+        let labels = points.iter().map(|point| point.label.clone());
+        let mut calls: Vec<String> = labels.filter(|label| !label.starts_with(WORD)).collect();
+        // Calls of a probe may fail too, though no crash comes there.
+        calls.resize(usize::try_from(mutating).unwrap_or(0), String::new());
         if struck && fate != Fate::Done {
             self.wrong(label, format!("the call ended as {fate:?} though nothing failed"));
             return calls;
@@ -197,8 +155,11 @@ impl Explorer<'_> {
                 self.meddle(&at, &machine, point, &expected);
             }
             self.cut(&at, &machine, &point.disk, &expected, true);
-            if struck && index < last {
-                self.kill_and_retry(&at, &machine, point, &history);
+            if index < last && (struck || self.has_memory()) {
+                self.kill_and_retry(&at, &machine, point, &history, false);
+            }
+            if index < last && self.has_memory() {
+                self.kill_and_retry(&at, &machine, point, &history, true);
             }
             if self.is_enough() {
                 break;
@@ -206,6 +167,9 @@ impl Explorer<'_> {
         }
         if matches!(fate, Fate::Restored(_)) && self.case.act != Act::Init {
             self.nothing_left(label, &points[last].disk);
+        }
+        if struck && fate == Fate::Done && !self.is_enough() {
+            self.damage(&machine, &points[last].disk);
         }
         calls
     }
@@ -243,6 +207,10 @@ impl Explorer<'_> {
         back
     }
 
+    fn has_memory(&self) -> bool {
+        self.setup.subject.has_memory()
+    }
+
     fn engine(&self, machine: &Machine) -> Option<Box<dyn Table>> {
         let has_table = self.case.act != Act::Init;
         has_table
@@ -274,6 +242,7 @@ impl Explorer<'_> {
             acknowledged: ended == Some(&Fate::Done),
             restored: matches!(ended, Some(Fate::Restored(_))),
             retried: false,
+            loose: BTreeSet::new(),
             fence,
         }
     }
@@ -281,7 +250,9 @@ impl Explorer<'_> {
     /// The process dies, the host goes on: somebody who had the table open looks at it.
     /// `false` if all of this was seen before.
     fn kill(&mut self, at: &str, machine: &Machine, point: &Point, expected: &Expected) -> bool {
-        if !self.killed.insert(expected.key(&point.disk)) {
+        // Of those who go on after a kill the power is taken as well, where they have memory.
+        let risk = if self.has_memory() { point.disk.risk() } else { 0 };
+        if !self.killed.insert((expected.key(&point.disk), risk)) {
             return false;
         }
         self.report.kills += 1;
@@ -309,15 +280,27 @@ impl Explorer<'_> {
         if let Err(what) = looked {
             self.wrong(&format!("{at} > kill"), what);
         }
+        if self.has_memory() && self.case.act != Act::Init {
+            let later = machine.later(point.disk.clone(), false);
+            let opened = self.setup.open(&self.setup.world(&later, 0));
+            let looked = opened.and_then(|engine| self.look(&later, &*engine, expected));
+            if let Err(what) = looked {
+                self.wrong(&format!("{at} > kill, opened then"), what);
+            }
+        }
         true
     }
 
     fn cut(&mut self, at: &str, machine: &Machine, disk: &Disk, expected: &Expected, again: bool) {
         let cap = if again { self.limits.cap } else { self.limits.cap2 };
-        let model = CrashModel { cap, ..CrashModel::default() };
+        let spoilt_sectors = self.has_memory();
+        let model = CrashModel { cap, spoilt_sectors, ..CrashModel::default() };
         let states = disk.crash_states(&model, &mut self.rng);
         self.report.sampled += usize::from(!states.exhaustive);
         for (number, state) in states.disks.into_iter().enumerate() {
+            // What the words say has nothing to do with which bytes survived.
+            let memory = MEMORIES[self.rng.index(MEMORIES.len())];
+            let state = state.with_memory_of(disk, memory, &mut self.rng);
             if self.is_enough() {
                 return;
             }
@@ -339,10 +322,12 @@ impl Explorer<'_> {
     /// The host restarts on what the power cut left.
     fn restart(&self, machine: &Machine, disk: Disk, expected: &Expected) -> Result<(), String> {
         let later = machine.later(disk, true);
-        let world = self.setup.mended().world(&later, 0);
+        // Where recovery is what every call does, it is as broken as they are.
+        let setup = if self.has_memory() { self.setup } else { self.setup.mended() };
+        let world = setup.world(&later, 0);
         let engine = match self.case.act {
-            Act::Init if !expected.acknowledged => self.setup.mended().init(&world),
-            _ => self.setup.mended().open(&world),
+            Act::Init if !expected.acknowledged => setup.init(&world),
+            _ => setup.open(&world),
         };
         let engine = engine.map_err(|error| format!("does not open: {error}"))?;
         self.look(&later, &*engine, expected)
@@ -350,6 +335,9 @@ impl Explorer<'_> {
 
     fn cut_in_recovery(&mut self, at: &str, machine: &Machine, disk: Disk, expected: &Expected) {
         let later = machine.later(disk, true);
+        if self.has_memory() {
+            return self.cut_in_next_call(at, &later, expected);
+        }
         later.start_recording();
         let world = self.setup.world(&later, 0);
         if let Ok(engine) = self.setup.open(&world) {
@@ -362,8 +350,16 @@ impl Explorer<'_> {
     }
 
     /// Somebody makes the same call after the kill; if it is acknowledged, it survives the power.
-    fn kill_and_retry(&mut self, at: &str, machine: &Machine, point: &Point, first: &History) {
-        let later = machine.later(self.ready.machine.disk(), false);
+    fn kill_and_retry(
+        &mut self,
+        at: &str,
+        machine: &Machine,
+        point: &Point,
+        first: &History,
+        opened_then: bool,
+    ) {
+        let before = if opened_then { point.disk.clone() } else { self.ready.machine.disk() };
+        let later = machine.later(before, false);
         let engine = self.engine(&later);
         later.set_disk(point.disk.clone());
         let history = History::default();
@@ -400,6 +396,7 @@ impl Explorer<'_> {
             acknowledged: true,
             restored: false,
             retried: true,
+            loose: BTreeSet::new(),
             fence,
         };
         let disk = later.disk();

@@ -56,6 +56,8 @@ pub struct Chaos {
     pub short_write_rate: u32,
     /// Fails exactly the calls with these numbers, counted from 1 over mutating calls.
     pub fail_calls: Vec<u64>,
+    /// Cuts the write with this number short by one byte.
+    pub short_call: Option<u64>,
     /// Fails every mutating call from this number on.
     pub fail_from: Option<u64>,
     /// Whether those calls have their effect before they fail.
@@ -84,6 +86,7 @@ impl Chaos {
             only: None,
             short_write_rate: 0,
             fail_calls: Vec::new(),
+            short_call: None,
             fail_from: None,
             fail_late: false,
             fail_errno: 5,
@@ -128,6 +131,11 @@ impl Chaos {
         Self { fail_calls: vec![number], fail_late: late, fail_errno: errno, ..Self::none() }
     }
 
+    /// One write is cut short, and writing the rest fails.
+    pub fn fail_rest(number: u64) -> Self {
+        Self { short_call: Some(number), ..Self::fail_one(number + 1, false, 28) }
+    }
+
     /// Every mutating call fails from one on.
     pub fn fail_from(number: u64, late: bool, errno: i32) -> Self {
         Self { fail_from: Some(number), fail_late: late, fail_errno: errno, ..Self::none() }
@@ -163,6 +171,11 @@ impl Chaos {
     /// Whether processes are killed.
     pub fn kills(&self) -> bool {
         self.kill_rate > 0 || self.hunt_rate > 0
+    }
+
+    /// Whether the call that is under way is to be cut short.
+    pub(crate) fn is_short(&self) -> bool {
+        self.short_call == Some(self.mutating)
     }
 
     /// How many mutating calls were made under this.

@@ -28,6 +28,9 @@ pub enum Verb {
     BeginCommit,
     Complete,
     Abandon,
+    ClaimJob,
+    CompleteJob,
+    AbandonJob,
 }
 
 /// When something happened: by the count of calls, in truth, and in which boot.

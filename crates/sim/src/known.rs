@@ -12,7 +12,34 @@ pub struct Known {
 }
 
 /// Every known defect.
-pub const KNOWN: &[Known] = &[];
+pub const KNOWN: &[Known] = &[
+    Known {
+        name: "journal: a table whose making was cut short opens without its directory of lives",
+        signs: &["Init: ", "SyncDir t/table > ", "repair: nothing was changed"],
+    },
+    Known {
+        name: "journal: init acknowledges a table that is there before its name is durable",
+        signs: &["Init: ", "SyncDir t/table > kill, the same call again", "is not a table"],
+    },
+    Known {
+        name: "journal: behind a seal, the header of the next segment is written anew; if that spoils \
+               it, nobody can store anything any more",
+        signs: &[
+            " > cut ",
+            "something else ended as Restored(\"cannot read the journal of /t/table: the segment that \
+             the checkpoint goes on in is not there",
+        ],
+    },
+    Known {
+        name: "journal: a frame that was written nearly whole is erased, not durably, and its call says \
+               that nothing was changed; a power cut brings it back",
+        signs: &["is cut short > ", "was put back, and it was not"],
+    },
+    Known {
+        name: "an audit line behind one whose sync failed and whose writer died does not read",
+        signs: &["fails late > ", "SetLen table/audit.log > kill", "no readable audit line"],
+    },
+];
 
 /// Put at the end of what is wrong with an order, where a recovery synced what a failed sync had
 /// covered.

@@ -9,6 +9,7 @@
 //! | [`faults`] | what may go wrong, and how often |
 //! | [`history`] | calls on the engine, written down |
 //! | [`subject`], [`setup`], [`verbs`] | the engine and table under test, and the calls on it |
+//! | `frames` | what the bytes of a journal tell from outside |
 //! | [`coverage`] | what came about in a run, counted |
 //! | [`case`], [`exhaustive`] | every crash point of one call |
 //! | [`random`], [`check`] | many coordinators while everything goes wrong, and what must hold |
@@ -33,6 +34,7 @@ pub mod crash;
 pub mod disk;
 pub mod exhaustive;
 pub mod faults;
+mod frames;
 pub mod fs;
 pub mod history;
 pub mod known;

@@ -28,6 +28,7 @@ use crate::fs::SimFs;
 use crate::rng::Rng;
 use host::plain;
 pub(crate) use watch::{Watch, has_intent, is_slot};
+pub(crate) use words::WORD;
 
 /// A simulated host. Clones share it.
 #[derive(Clone)]
@@ -194,6 +195,14 @@ impl Machine {
             core.boot += 1;
             core.booted = (core.now, core.now + core.slept);
         }
+        let turns = core.procs.iter().map(|_| Condvar::new()).collect();
+        Self(Arc::new(Shared { core: Mutex::new(core), turns }))
+    }
+
+    /// The same host at the same moment, for a trial: what is locked stays locked.
+    #[must_use]
+    pub fn copy(&self) -> Self {
+        let core = self.core().clone();
         let turns = core.procs.iter().map(|_| Condvar::new()).collect();
         Self(Arc::new(Shared { core: Mutex::new(core), turns }))
     }

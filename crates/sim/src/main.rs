@@ -6,7 +6,7 @@
 //! ringfence-sim --seed SEED [--log] [--mode ..]
 //! ringfence-sim --canaries
 //! ```
-//! Without `--mode` the two durabilities of the engine `files` are tried. The exit code is 1 if anything was wrong.
+//! Without `--mode` all three are tried. The exit code is 1 if anything was wrong.
 
 #![allow(clippy::expect_used, reason = "a tool of the developers'; nothing shipped depends on it")]
 
@@ -15,14 +15,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use ringfence_env::{Clock as _, Entropy as _, SystemClock, SystemEntropy};
-use ringfence_sim::canary::CANARIES;
+use ringfence_sim::canary;
 use ringfence_sim::case::{Act, Case, Shape};
 use ringfence_sim::coverage::Coverage;
 use ringfence_sim::exhaustive::{Limits, Report, explore};
 use ringfence_sim::known;
 use ringfence_sim::random::{Plan, run, run_logged};
-use ringfence_sim::setup::{Mode, Setup};
-use ringfence_sim::subject::JOURNAL;
+use ringfence_sim::setup::Kept;
 
 /// What was asked for.
 #[derive(Debug)]
@@ -33,27 +32,6 @@ struct Asked {
     log: bool,
     from: Option<u64>,
     act: Option<String>,
-}
-
-/// How the table is kept.
-#[derive(Clone, Copy, Debug)]
-enum Kept {
-    /// By the engine `files`, record by record.
-    Record,
-    /// By the engine `files`, groups whole.
-    Group,
-    /// By the engine `journal`.
-    Journal,
-}
-
-impl Kept {
-    fn setup(self) -> Setup {
-        match self {
-            Self::Record => Setup::honest(Mode::Record),
-            Self::Group => Setup::honest(Mode::Group),
-            Self::Journal => Setup { subject: JOURNAL, ..Setup::honest(Mode::Group) },
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +46,7 @@ const USAGE: &str = "usage: ringfence-sim --exhaustive [--quick] [--act NAME] | 
                      [--from SEED] | --seed SEED [--log] | --canaries   [--mode record|group|journal]";
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Asked, String> {
-    let (mut what, mut modes) = (None, vec![Kept::Record, Kept::Group]);
+    let (mut what, mut modes) = (None, Kept::ALL.to_vec());
     let (mut quick, mut log, mut from, mut act) = (false, false, None, None);
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or(format!("{arg} needs a value"));
@@ -123,17 +101,21 @@ fn since(began: Duration) -> f64 {
     SystemClock.monotonic().saturating_sub(began).as_secs_f64()
 }
 
-fn shapes(act: Act, quick: bool) -> Vec<Shape> {
+fn shapes(act: Act, kept: Kept, quick: bool) -> Vec<Shape> {
     let shape = |(members, shards)| Shape { members, shards };
     if !act.has_shape() {
         return vec![shape((2, 2))];
+    }
+    if kept == Kept::Journal {
+        // It has no shards, and a call is one frame, however large its group is.
+        let all = [(2, 1), (1, 1), (3, 1), (4, 1)];
+        return all.into_iter().take(if quick { 1 } else { all.len() }).map(shape).collect();
     }
     let all = [(1, 1), (2, 1), (2, 2), (3, 2), (3, 3), (4, 1), (4, 3)];
     all.into_iter().take(if quick { 3 } else { all.len() }).map(shape).collect()
 }
 
 fn exhaustive(asked: &Asked) -> bool {
-    let limits = if asked.quick { Limits::quick() } else { Limits::full() };
     let mut fine = true;
     for &mode in &asked.modes {
         say(&format!(
@@ -157,8 +139,9 @@ fn exhaustive(asked: &Asked) -> bool {
             {
                 continue;
             }
-            for shape in shapes(act, asked.quick) {
+            for shape in shapes(act, mode, asked.quick) {
                 let began = SystemClock.monotonic();
+                let limits = if asked.quick { Limits::quick_of(mode, act) } else { Limits::full() };
                 let case = Case { act, shape };
                 let report = explore(case, mode.setup(), limits);
                 row(mode, &case.to_string(), &report, since(began));
@@ -260,7 +243,7 @@ fn seed_once(asked: &Asked, seed: u64) -> bool {
 
 fn canaries() -> bool {
     let mut fine = true;
-    for canary in CANARIES {
+    for canary in canary::all() {
         let began = SystemClock.monotonic();
         let caught = canary.catch();
         fine &= caught.is_some();

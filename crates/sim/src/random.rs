@@ -102,6 +102,9 @@ type Held = Vec<(TargetGroup, Token)>;
 struct Shared {
     held: Vec<Mutex<Held>>,
     left: Vec<AtomicU64>,
+    /// How often in a row each did not get the table open, over all of its lives: one that is broken
+    /// for good must not keep the run from its end.
+    unopened: Vec<AtomicU64>,
     /// Every token under which an item was ever seen.
     stale: Mutex<Vec<(Key, Token)>>,
     damage: Mutex<Vec<String>>,
@@ -125,6 +128,7 @@ pub fn run_logged(plan: &Plan, log: bool) -> (Outcome, Vec<String>) {
     let shared = Arc::new(Shared {
         held: (0..plan.procs).map(|_| Mutex::default()).collect(),
         left: (0..plan.procs).map(|_| AtomicU64::new(plan.calls)).collect(),
+        unopened: (0..plan.procs).map(|_| AtomicU64::new(0)).collect(),
         stale: Mutex::default(),
         damage: Mutex::default(),
     });

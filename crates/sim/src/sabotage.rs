@@ -4,6 +4,7 @@
 //! notice every one of them; a kind that nothing notices is a hole in the checks.
 
 mod file;
+mod journal;
 mod kind;
 mod lock;
 
@@ -13,11 +14,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ringfence_env::process::ChildLock;
-use ringfence_env::{Fs, LockFd, Name, OpenWrite, Read, Stat, WriteFile};
+use ringfence_env::{
+    Fs, Identity, LockFd, Name, OpenWrite, RandomFile, Read, SharedWords, Stat, World, WriteFile,
+};
 use ringfence_model::{RecordId, ShardCount};
 
+use crate::frames::is_segment;
 use crate::setup::{SHARDS, root, target};
 use file::SabotagedFile;
+use journal::{JournalMemory, SabotagedSegment, SabotagedWords};
 pub use kind::Sabotage;
 use lock::{NoLock, SharedLock};
 
@@ -42,6 +47,7 @@ struct Memory {
     last: Look,
     /// The file that was opened for writing last.
     opened: PathBuf,
+    journal: JournalMemory,
 }
 
 /// What a call looks at.
@@ -59,15 +65,18 @@ enum Look {
 #[derive(Clone, Debug)]
 pub struct SabotagedFs {
     inner: Arc<dyn Fs>,
+    /// The world without the broken promise.
+    world: World,
     kind: Sabotage,
     proc: usize,
     memory: Arc<Mutex<Memory>>,
 }
 
 impl SabotagedFs {
-    /// Breaks one promise of a file system, for one process.
-    pub fn new(inner: Arc<dyn Fs>, kind: Sabotage, proc: usize) -> Self {
-        Self { inner, kind, proc, memory: Arc::default() }
+    /// Breaks one promise of a world's file system, for one process.
+    pub fn new(world: &World, kind: Sabotage, proc: usize) -> Self {
+        let (inner, world) = (Arc::clone(&world.fs), world.clone());
+        Self { inner, world, kind, proc, memory: Arc::default() }
     }
 
     fn with<T>(&self, see: impl FnOnce(&mut Memory) -> T) -> T {
@@ -208,8 +217,29 @@ impl Fs for SabotagedFs {
         Ok(Box::new(SabotagedFile::new(inner, self.clone(), path.into())))
     }
 
+    fn open_random(&self, path: &Path, write: bool) -> io::Result<Box<dyn RandomFile>> {
+        let inner = self.inner.open_random(path, write)?;
+        if !is_segment(path) {
+            return Ok(inner);
+        }
+        Ok(Box::new(SabotagedSegment::new(inner, self.clone(), path.into())))
+    }
+
+    fn map_shared(&self, path: &Path, words: usize) -> io::Result<Box<dyn SharedWords>> {
+        let inner = self.inner.map_shared(path, words)?;
+        let words = SabotagedWords::new(inner, self.clone());
+        if self.kind == Sabotage::DeadWriterBelieved {
+            words.believe_dead_writers();
+        }
+        Ok(Box::new(words))
+    }
+
     fn stat(&self, path: &Path) -> io::Result<Stat> {
         self.inner.stat(path)
+    }
+
+    fn identity(&self, path: &Path) -> io::Result<Option<Identity>> {
+        self.inner.identity(path)
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<Name>> {
@@ -236,6 +266,22 @@ impl Fs for SabotagedFs {
         }
         if self.kind == Sabotage::RestoreForgotten && is_record(to) && self.has_failed() {
             return self.inner.unlink(from);
+        }
+        if self.kind == Sabotage::SettledBelieved && is_record(to) && self.is_recovering() {
+            let read = |path: &Path| self.inner.read(path, usize::MAX);
+            if let (Ok(Read::Bytes(new)), Ok(Read::Bytes(now))) = (read(from), read(to))
+                && new == now
+            {
+                return self.inner.unlink(from);
+            }
+        }
+        if starts(to, "checkpoint") {
+            self.with(|memory| memory.journal.has_checkpoint = true);
+            if self.kind == Sabotage::ErasedTooEarly {
+                let late = (from.to_owned(), to.to_owned());
+                self.with(|memory| memory.journal.late_checkpoint = Some(late));
+                return Ok(());
+            }
         }
         if self.kind == Sabotage::LostRename && is_record(to) && count.is_multiple_of(2) {
             return self.inner.unlink(from);
@@ -297,6 +343,9 @@ impl Fs for SabotagedFs {
             Sabotage::RecoverySync => is_shard(dir) && self.is_recovering(),
             Sabotage::AuditDirSync => self.with(|memory| starts(&memory.opened, "audit")),
             Sabotage::ParentSync => Some(dir) == root().parent(),
+            Sabotage::CheckpointDirSync => {
+                dir == root() && self.with(|memory| memory.journal.has_checkpoint)
+            }
             _ => false,
         };
         if self.kind == Sabotage::RetiredEarly && is_shard(dir) && self.with(|it| it.intends) {
@@ -322,6 +371,7 @@ impl Fs for SabotagedFs {
             Sabotage::LockExcludesNobody => path.extension().is_some_and(|end| end == "lock"),
             Sabotage::FenceLockExcludesNobody => starts(path, "fence.lock"),
             Sabotage::SlotLock => is_intent(path),
+            Sabotage::AppendLock => starts(path, "append.lock"),
             _ => false,
         };
         if broken {

@@ -13,7 +13,7 @@ use crate::history::State;
 use crate::machine::Machine;
 use crate::sabotage::{Sabotage, SabotagedFs};
 pub use crate::subject::Mode;
-use crate::subject::{FILES_GROUP, FILES_RECORD, Subject, Table};
+use crate::subject::{FILES_GROUP, FILES_RECORD, JOURNAL, Subject, Table};
 use crate::verbs::WrongRule;
 
 /// What is under test.
@@ -25,6 +25,31 @@ pub struct Setup {
     pub sabotage: Option<Sabotage>,
     /// What is broken above it.
     pub wrong: Option<WrongRule>,
+}
+
+/// How the table is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// By the engine `files`, record by record.
+    Record,
+    /// By the engine `files`, groups whole.
+    Group,
+    /// By the engine `journal`.
+    Journal,
+}
+
+impl Kept {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Record, Self::Group, Self::Journal];
+
+    /// That engine as it is.
+    pub fn setup(self) -> Setup {
+        match self {
+            Self::Record => Setup::honest(Mode::Record),
+            Self::Group => Setup::honest(Mode::Group),
+            Self::Journal => Setup { subject: JOURNAL, ..Setup::honest(Mode::Group) },
+        }
+    }
 }
 
 impl Setup {
@@ -53,7 +78,7 @@ impl Setup {
         match self.sabotage {
             None => world,
             Some(kind) => {
-                let fs = Arc::new(SabotagedFs::new(Arc::clone(&world.fs), kind, proc));
+                let fs = Arc::new(SabotagedFs::new(&world, kind, proc));
                 world.with_fs(fs)
             }
         }

@@ -15,6 +15,7 @@ use ringfence_model::Key;
 
 use crate::case::Act;
 use crate::disk::Disk;
+use crate::machine::Machine;
 pub use files::{FILES_GROUP, FILES_RECORD, audit_path, record_path};
 pub use journal::JOURNAL;
 
@@ -47,6 +48,25 @@ pub trait Subject: Sync + fmt::Debug {
 
     /// The audit lines on a disk.
     fn audit(&self, disk: &Disk) -> Vec<u8>;
+
+    /// Whether processes share memory, and remember what was there when they opened the table. Then
+    /// whoever opens it after a crash is another kind of process than whoever had it open, and what was
+    /// left is brought in order by the next call that stores something, not by one that is refused.
+    fn has_memory(&self) -> bool {
+        false
+    }
+
+    /// The call that makes one record durable, as crash points name it.
+    fn commits_by(&self) -> &'static str;
+
+    /// Brings a table to where `act` begins, where that takes more than calls on its records.
+    fn stage(&self, _act: Act, _machine: &Machine) {}
+
+    /// The disk with one thing damaged that was acknowledged, and which something later tells of, in
+    /// every way.
+    fn damages(&self, _machine: &Machine) -> Vec<(String, Disk)> {
+        Vec::new()
+    }
 
     /// The bytes that stand for a record, whatever was decided about it; `None` if the engine has no
     /// such thing as a record by itself. Empty if it is absent.

@@ -26,6 +26,8 @@ pub enum WrongRule {
     HeartbeatPerMember,
     /// A result is committed whatever token it comes with.
     CommitWithoutFence,
+    /// What was decided first is stored, whatever has changed since.
+    DecidesOnce,
     /// A release of an expired lease is refused silently: it says done and stores nothing.
     SilentRelease,
 }
@@ -126,7 +128,11 @@ pub struct Verbs<'a> {
 impl Verbs<'_> {
     /// Claims a group.
     pub fn claim(&self, asked: &ClaimRequest) -> Answer<ClaimRefused> {
+        let mut first: Option<View> = None;
         self.caller.call(Verb::Claim, &keys(&asked.group), None, |view| match self.wrong {
+            Some(WrongRule::DecidesOnce) => {
+                rules::claim(first.get_or_insert_with(|| view.clone()), asked)
+            }
             Some(WrongRule::ExpiryOffByOne) => {
                 rules::claim(&later(view, 1.0), asked).map_err(|_| unmoved(view, asked))
             }
@@ -246,6 +252,44 @@ impl Verbs<'_> {
         let call = |view: &View| rules::abandon(view, token);
         self.caller.call(Verb::Abandon, &[key], Some(token), call)
     }
+}
+
+impl Verbs<'_> {
+    /// Claims a group and a work item under one token.
+    pub fn claim_job(&self, asked: &ClaimRequest, item: &WorkClaim) -> Answer<rules::JobRefused> {
+        let keys = job(&asked.group, Key::work(item.id()));
+        let call = |view: &View| rules::claim_job(view, asked, item);
+        self.caller.call(Verb::ClaimJob, &keys, None, call)
+    }
+
+    /// Has published, and gives the group up.
+    pub fn complete_job(
+        &self,
+        held: &TargetGroup,
+        item: Key,
+        token: &Token,
+    ) -> Answer<rules::JobCompleteRefused> {
+        let call = |view: &View| rules::complete_job(view, held, token);
+        self.caller.call(Verb::CompleteJob, &job(held, item), Some(token), call)
+    }
+
+    /// Gives a group and its work item up.
+    pub fn abandon_job(
+        &self,
+        held: &TargetGroup,
+        item: Key,
+        token: &Token,
+    ) -> Answer<rules::JobAbandonRefused> {
+        let call = |view: &View| rules::abandon_job(view, held, token);
+        self.caller.call(Verb::AbandonJob, &job(held, item), Some(token), call)
+    }
+}
+
+/// The keys of a group and a work item, in order.
+pub fn job(group: &TargetGroup, item: Key) -> Vec<Key> {
+    let mut all = keys(group);
+    all.push(item);
+    all
 }
 
 fn unmoved(view: &View, asked: &ClaimRequest) -> ClaimRefused {

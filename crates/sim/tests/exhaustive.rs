@@ -1,8 +1,9 @@
 //! Every crash point of every verb, within the limits of a test run.
 
 use ringfence_sim::case::{Act, Case, Shape};
-use ringfence_sim::exhaustive::{Limits, Report, explore};
-use ringfence_sim::setup::{Mode, Setup};
+use ringfence_sim::exhaustive::{Failures, Limits, Report, explore};
+use ringfence_sim::setup::{Kept, Mode, Setup};
+use ringfence_sim::subject::JOURNAL;
 
 fn all(mode: Mode) -> Report {
     let mut total = Report::default();
@@ -31,10 +32,23 @@ fn no_crash_point_of_any_verb_breaks_a_group() {
     assert!(report.distinct > 1000, "{report:?}");
 }
 
+#[test]
+fn no_crash_point_of_any_verb_breaks_a_journal() {
+    let mut total = Report::default();
+    for &act in JOURNAL.acts() {
+        let case = Case { act, shape: Shape { members: 2, shards: 1 } };
+        let report = explore(case, Kept::Journal.setup(), Limits::quick_of(Kept::Journal, act));
+        println!("{case}: {report:?}");
+        total.add(report);
+    }
+    assert_eq!(total.violations, [] as [String; 0]);
+    assert!(total.distinct > 10_000 && total.meddled > 100, "{total:?}");
+}
+
 /// Every call of a call fails by itself, and from each on all of them, and then comes the crash.
 #[test]
 fn no_crash_after_a_failure_breaks_anything() {
-    let limits = Limits { failures: true, depth2: 1, ..Limits::quick() };
+    let limits = Limits { failures: Failures::All, depth2: 1, ..Limits::quick() };
     for mode in [Mode::Record, Mode::Group] {
         for act in [Act::Claim, Act::Heartbeat, Act::Release] {
             for (members, shards) in [(1, 1), (2, 2)] {

@@ -21,7 +21,7 @@ usage: cargo xtask test [--list] [--only SUITE]
 test      checks and tests everything; the last line is `N passed, N failed`
 campaign  builds a real program and runs a hybrid campaign on it (default: libyaml, 60 s,
           4 coordinators, group leases)
-sim       simulated crashes of the engine (default: `--exhaustive --quick` in both durabilities);
+sim       simulated crashes of the engines (default: `--exhaustive --quick`);
           `--seed N` replays one run
 crash     crashes of the real thing on recorded file systems and devices (default: `all`)
 bench     what a claim and release cost here: `ringfence bench`; with --peers beside SQLite, LMDB,

@@ -16,7 +16,7 @@ use crate::targets;
 pub(crate) const PACKAGES: &[&str] =
     &["btrfs-progs", "e2fsprogs", "gcc", "mount", "strace", "util-linux", "xfsprogs"];
 
-/// Runs the simulator; without arguments, every crash point in quick form in both durabilities.
+/// Runs the simulator; without arguments, every crash point of both engines in quick form.
 pub(crate) fn sim(repo: &Path, arguments: &[OsString]) -> ExitCode {
     println!("cargo xtask sim will build the simulator and run it");
     let built = build(repo, &["--package", "ringfence-sim"]);

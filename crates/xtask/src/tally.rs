@@ -114,7 +114,8 @@ fn failed_in_unittest_verdict(line: &str) -> u64 {
 pub(crate) fn simulator(output: &str) -> Tally {
     let mut tally = Tally::default();
     for line in output.lines() {
-        let Some(row) = ["Group: ", "Record: "].iter().find_map(|mode| line.strip_prefix(mode))
+        let Some(row) =
+            ["Group: ", "Record: ", "Journal: "].iter().find_map(|mode| line.strip_prefix(mode))
         else {
             continue;
         };

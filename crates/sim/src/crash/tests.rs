@@ -198,3 +198,43 @@ fn temporaries_and_lock_files_are_left_all_or_none_where_nobody_asks_for_more() 
     };
     assert_eq!((count(false), count(true)), (4, 16));
 }
+
+#[test]
+fn a_file_that_memory_was_mapped_to_holds_what_it_held_or_the_memory_or_anything() {
+    let mut disk = Disk::default();
+    let ino = disk.create(Path::new("/hints"), 0o600, 0.0).unwrap();
+    disk.change(ino, DataChange::Write { at: 0, bytes: [7; 8].into() }, 0.0);
+    let mut disk = disk.settled();
+    disk.map(ino, 1).unwrap();
+    let before = disk.digest();
+    *disk.word(ino, 0).unwrap() = 1;
+    assert_ne!(disk.digest(), before, "who dies here leaves other memory");
+    let left = |memory| {
+        let after = disk.barest().with_memory_of(&disk, memory, &mut Rng::new(5));
+        assert!(!after.has_memory(), "the power is gone");
+        after.file(Path::new("/hints")).unwrap()
+    };
+    assert_eq!(left(Memory::Forgotten), [7; 8]);
+    assert_eq!(left(Memory::Written), 1_u64.to_le_bytes());
+    assert!(left(Memory::Noise) != [7; 8] && left(Memory::Noise) != 1_u64.to_le_bytes());
+}
+
+#[test]
+fn the_barest_disk_has_what_was_synced_and_no_more_and_risk_tells_the_two_apart() {
+    let mut disk = Disk::default();
+    let ino = write(&mut disk, "/a", "old");
+    let disk_of = |disk: &Disk| disk.barest().file(Path::new("/a"));
+    assert_eq!(disk_of(&disk), None);
+    disk.sync(ROOT, true);
+    disk.sync(ino, true);
+    let durable = disk.risk();
+    disk.change(ino, DataChange::Write { at: 0, bytes: (*b"new").into() }, 0.0);
+    let pending = disk.risk();
+    let mut failed = disk.clone();
+    failed.sync(ino, false);
+    assert_eq!(disk.digest(), failed.digest(), "nobody sees a difference");
+    assert_eq!(BTreeSet::from([durable, pending, failed.risk()]).len(), 3);
+    assert_eq!(disk_of(&failed), Some(b"old".to_vec()));
+    disk.sync(ino, true);
+    assert_eq!(disk_of(&disk), Some(b"new".to_vec()));
+}

@@ -130,6 +130,13 @@ impl<T: Clone, C: Change<T>> Logged<T, C> {
         }
     }
 
+    /// Which changes a power cut may lose, by number, and how.
+    pub(super) fn risk(&self) -> Vec<(u64, bool)> {
+        let numbered = (self.settled..).zip(&self.log);
+        let at_risk = numbered.filter(|(_, (_, fate))| *fate != Fate::Durable);
+        at_risk.map(|(number, (_, fate))| (number, *fate == Fate::Stuck)).collect()
+    }
+
     /// How many changes a power cut may lose.
     pub fn at_risk(&self) -> usize {
         self.log.iter().filter(|(_, fate)| *fate != Fate::Durable).count()

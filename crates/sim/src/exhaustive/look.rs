@@ -10,12 +10,15 @@ use crate::case::{Act, verbs};
 use crate::disk::Disk;
 use crate::history::{Fate, History, State};
 use crate::machine::Machine;
-use crate::setup::{LONG, Mode, read_all};
+use crate::setup::{LONG, Mode, read_all, target};
 use crate::subject::{Oddity, Table};
 use crate::verbs::{group, request, work};
 
-/// A disk's digest, and whether what is expected of it was acknowledged, restored, retried.
-pub(super) type DiskKey = (u64, bool, bool, bool);
+/// A target that somebody else claims.
+pub(super) const BYSTANDER: u64 = 9000;
+
+/// A disk's digest, and what is expected of it: acknowledged, restored, retried, loose.
+pub(super) type DiskKey = (u64, [bool; 4]);
 
 /// What must be found.
 #[derive(Clone, Debug)]
@@ -30,6 +33,8 @@ pub(super) struct Expected {
     pub(super) restored: bool,
     /// The call was made again after a kill.
     pub(super) retried: bool,
+    /// Records of another call that was not acknowledged: each is old or new, whatever else is said.
+    pub(super) loose: BTreeSet<Key>,
     /// No fence up to this one may be granted again.
     pub(super) fence: Fence,
 }
@@ -37,7 +42,8 @@ pub(super) struct Expected {
 impl Expected {
     /// What tells two disks apart, and what is expected of them.
     pub(super) fn key(&self, disk: &Disk) -> DiskKey {
-        (disk.digest(), self.acknowledged, self.restored, self.retried)
+        let loose = !self.loose.is_empty();
+        (disk.digest(), [self.acknowledged, self.restored, self.retried, loose])
     }
 
     /// The records whose new state is not the old one.
@@ -58,7 +64,7 @@ impl Explorer<'_> {
     ) -> Result<(), String> {
         let found: BTreeMap<Key, State> = read_all(engine)?.into_iter().collect();
         self.compare(&found, expected)?;
-        self.meets_what_was_read(machine, engine, &found)?;
+        let found = self.meets_what_was_read(machine, engine, found, expected)?;
         if self.case.act == Act::MakeShard {
             // What somebody removed, an operator must have made again before anybody goes on.
             engine.tidy()?;
@@ -73,23 +79,58 @@ impl Explorer<'_> {
         }
         // Repair removes what a killed writer left.
         engine.tidy()?;
+        if self.has_memory() {
+            self.survives(machine, engine)?;
+        }
         match engine.oddities()?.iter().find(|oddity| !oddity.may_stay()) {
             Some(oddity) => Err(format!("repair left {oddity:?}")),
             None => Ok(()),
         }
     }
 
-    /// What a reader was shown is what whoever meets the group makes of it.
+    /// What a reader was shown is what whoever meets the group makes of it. Where a sync failed, it may
+    /// have been shown what is dropped then; nobody was told that it was done.
     fn meets_what_was_read(
         &self,
         machine: &Machine,
         engine: &dyn Table,
-        found: &BTreeMap<Key, State>,
-    ) -> Result<(), String> {
+        found: BTreeMap<Key, State>,
+        expected: &Expected,
+    ) -> Result<BTreeMap<Key, State>, String> {
         Self::meet(machine, engine, &self.ready.numbers);
-        let now: BTreeMap<Key, State> = read_all(engine)?.into_iter().collect();
+        let mut now: BTreeMap<Key, State> = read_all(engine)?.into_iter().collect();
+        if self.has_memory() {
+            // Whoever stores something brings in order what was left.
+            let (mut fate, _) = Self::store(machine, engine, BYSTANDER);
+            // Of a sync that failed, everybody may be told once for each file that he has open.
+            for _ in 0..2 {
+                if matches!(fate, Fate::Restored(_)) {
+                    fate = Self::store(machine, engine, BYSTANDER).0;
+                }
+            }
+            if fate != Fate::Done {
+                return Err(format!("a claim of something else ended as {fate:?}"));
+            }
+            now = read_all(engine)?.into_iter().collect();
+            now.remove(&Key::target(target(BYSTANDER)));
+            if self.may_drop {
+                self.compare(&now, expected)?;
+                return Ok(now);
+            }
+        }
         let odd = now.keys().chain(found.keys()).find(|key| now.get(key) != found.get(key));
-        odd.map_or(Ok(()), |key| Err(format!("a reader was shown another state of {key:?}")))
+        match odd {
+            Some(key) => Err(format!("a reader was shown another state of {key:?}")),
+            None => Ok(found),
+        }
+    }
+
+    /// Claims a target that nothing else is about.
+    pub(super) fn store(machine: &Machine, engine: &dyn Table, number: u64) -> (Fate, History) {
+        let history = History::default();
+        let verbs = verbs("bystander", machine, &history, engine, None);
+        let fate = verbs.claim(&request("bystander", &[number], 1e6)).fate;
+        (fate, history)
     }
 
     /// Meets every member and changes none: no such token was ever granted.
@@ -115,6 +156,9 @@ impl Explorer<'_> {
                 (state(found, key), state(&expected.old, key), state(&expected.new, key));
             if let Some(State { damage: Some(damage), .. }) = found.get(key) {
                 return Err(format!("the record {key:?} is torn: {damage}"));
+            }
+            if (now == old || now == new) && expected.loose.contains(key) {
+                continue;
             }
             if expected.acknowledged && now != new {
                 return Err(format!("an acknowledged state of {key:?} is lost"));
@@ -195,6 +239,19 @@ impl Explorer<'_> {
             (Some(token), true) => self.audit(machine, token, "an acknowledged"),
             _ => Ok(()),
         }
+    }
+
+    /// All that was acknowledged is there after one more power cut.
+    fn survives(&self, machine: &Machine, engine: &dyn Table) -> Result<(), String> {
+        let before: BTreeMap<Key, State> = read_all(engine)?.into_iter().collect();
+        let later = machine.later(machine.disk().barest(), true);
+        let engine = self.setup.mended().open(&self.setup.mended().world(&later, 0));
+        let engine = engine.map_err(|error| format!("does not open after all: {error}"))?;
+        let after: BTreeMap<Key, State> = read_all(&*engine)?.into_iter().collect();
+        let odd = before.keys().chain(after.keys()).find(|key| before.get(key) != after.get(key));
+        odd.map_or(Ok(()), |key| {
+            Err(format!("after all, an acknowledged state of {key:?} is lost"))
+        })
     }
 
     /// Every acknowledged force-release has a line of its own that can be read.

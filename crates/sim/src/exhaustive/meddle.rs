@@ -6,7 +6,7 @@ use ringfence_env::steps;
 use ringfence_model::{Key, RecordId};
 
 use super::Explorer;
-use super::look::Expected;
+use super::look::{BYSTANDER, Expected};
 use crate::disk::Disk;
 use crate::history::State;
 use crate::machine::{Machine, Point, has_intent};
@@ -52,6 +52,33 @@ impl Explorer<'_> {
         self.report.meddled += 1;
         if let Err(what) = self.meddled(machine, &point.disk, first, expected) {
             self.wrong(&format!("{at} > kill, a stranger"), what);
+        }
+    }
+
+    /// Something that was acknowledged does not read any more: the table is refused, and left alone.
+    pub(super) fn damage(&mut self, machine: &Machine, disk: &Disk) {
+        let later = machine.later(disk.clone(), false);
+        // Whoever comes next says in passing what is durable.
+        let next = self.setup.open(&self.setup.world(&later, 0));
+        if next.is_err() || !self.has_memory() {
+            return;
+        }
+        for number in [BYSTANDER, BYSTANDER + 1] {
+            Self::store(&later, &**next.as_ref().expect("opened"), number);
+        }
+        for (name, damaged) in self.setup.subject.damages(&later) {
+            self.report.meddled += 1;
+            let machine = later.later(damaged.settled(), true);
+            let before = machine.disk().tree();
+            let what = match self.setup.open(&self.setup.world(&machine, 0)) {
+                Ok(_) => "the table opens",
+                Err(error) if !error.contains("damaged") => {
+                    "the table is refused for something else"
+                }
+                Err(_) if machine.disk().tree() != before => "something was changed",
+                Err(_) => continue,
+            };
+            self.wrong(&format!("{name} is damaged"), what);
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ringfence_env::{RandomFile, SharedWords, Stat};
 
 use super::{describe, error, sync};
-use crate::disk::{DataChange, EIO, Ino};
+use crate::disk::{DataChange, Disk, EIO, Ino};
 use crate::faults::Call;
 use crate::machine::Machine;
 
@@ -64,15 +64,21 @@ impl RandomFile for SimRandom {
 
     fn sync_data(&self) -> io::Result<()> {
         let turn = self.machine.enter(self.proc, Call::SyncFile, &self.path)?;
-        {
-            // Whoever had the file open when a sync of somebody else's failed is told once.
+        // Whoever had the file open when a sync failed is told once, be it his own or somebody else's.
+        let is_news = |disk: &Disk| {
             let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(newest) = turn.core.disk.stuck_since(self.ino, *told) {
-                *told = newest + 1;
-                return Err(error(EIO));
-            }
+            let newest = disk.stuck_since(self.ino, *told);
+            *told = newest.map_or(*told, |newest| newest + 1);
+            newest.is_some()
+        };
+        if is_news(&turn.core.disk) {
+            return Err(error(EIO));
         }
-        sync(turn, self.proc, self.ino)
+        let synced = sync(turn, self.proc, self.ino);
+        if synced.is_err() {
+            is_news(&self.machine.disk());
+        }
+        synced
     }
 
     fn stat(&self) -> io::Result<Stat> {
@@ -109,6 +115,7 @@ impl SharedWords for SimWords {
     }
 
     fn store(&self, index: usize, value: u64) {
+        self.machine.record_word(index);
         self.change(index, |_| value);
     }
 

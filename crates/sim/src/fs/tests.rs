@@ -167,3 +167,24 @@ fn shared_words_are_seen_by_all_wake_sleepers_and_are_gone_with_the_power() {
     assert!(after.contains(&vec![0; 8]) && after.contains(7_u64.to_le_bytes().as_slice()));
     assert!(after.len() > 3, "{after:?}");
 }
+
+#[test]
+fn a_process_is_told_once_of_its_own_failed_sync_and_the_next_one_covers_nothing_of_it() {
+    let machine = Machine::solo(1, preallocated(), 1);
+    let file = machine.world(0).fs.open_random(Path::new(LOG), true).unwrap();
+    file.write_at(b"lost", 0).unwrap();
+    machine.set_chaos(Chaos::fail_one(1, true, EIO));
+    assert_eq!(file.sync_data().unwrap_err().raw_os_error(), Some(EIO));
+    file.sync_data().unwrap();
+    assert_eq!(machine.disk().barest().file(Path::new(LOG)).unwrap()[..4], [0; 4]);
+}
+
+#[test]
+fn a_write_may_be_cut_short_and_its_rest_fail() {
+    let machine = Machine::solo(1, preallocated(), 1);
+    let file = machine.world(0).fs.open_random(Path::new(LOG), true).unwrap();
+    machine.set_chaos(Chaos::fail_rest(1));
+    assert_eq!(file.write_at(b"abc", 0).unwrap(), 2);
+    assert_eq!(file.write_at(b"c", 2).unwrap_err().raw_os_error(), Some(28));
+    assert_eq!(machine.disk().file(Path::new(LOG)).unwrap()[..3], *b"ab\0");
+}

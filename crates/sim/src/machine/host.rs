@@ -208,7 +208,9 @@ impl Core {
     }
 
     pub(crate) fn short_write(&mut self, len: usize) -> usize {
-        if len > 1 && self.scheduled && self.rng.chance(self.chaos.short_write_rate) {
+        if len > 1 && self.chaos.is_short() {
+            len - 1
+        } else if len > 1 && self.scheduled && self.rng.chance(self.chaos.short_write_rate) {
             self.rng.index(len - 1) + 1
         } else {
             len

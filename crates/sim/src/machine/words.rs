@@ -3,8 +3,11 @@
 use std::sync::MutexGuard;
 use std::time::Duration;
 
-use super::{Core, Machine, State};
+use super::{Core, Machine, Point, State};
 use crate::disk::Ino;
+
+/// What the label of a point before the setting of a word begins with.
+pub(crate) const WORD: &str = "word";
 
 /// The half of a word that a waiter compares.
 const HALF: u64 = 0xffff_ffff;
@@ -23,6 +26,16 @@ impl Machine {
             core = self.yield_turn(proc, core);
         }
         Some(core)
+    }
+
+    /// Before a word is set: whoever dies here leaves the others with what it was.
+    pub(crate) fn record_word(&self, index: usize) {
+        let mut core = self.core();
+        if core.recorder.is_some() {
+            let (disk, step) = (core.disk.clone(), core.steps);
+            let point = Point { label: format!("{WORD} {index}"), step, disk };
+            core.recorder.get_or_insert_default().push(point);
+        }
     }
 
     pub(crate) fn wait_for_word(

@@ -14,6 +14,9 @@ use crate::rng::Rng;
 use crate::subject::Table;
 use crate::verbs::{Verbs, group, keys, manifest, request, work};
 
+/// How often in a row a coordinator tries to open the table.
+const OPENS: u64 = 100;
+
 /// A simulated process.
 pub(super) struct Coordinator {
     pub(super) plan: Plan,
@@ -53,9 +56,13 @@ impl Coordinator {
     }
 
     fn open(&self, world: &World, rng: &mut Rng) -> Option<Box<dyn Table>> {
-        for _ in 0..100 {
+        let unopened = &self.shared.unopened[self.proc];
+        while unopened.fetch_add(1, Ordering::Relaxed) < OPENS {
             match self.plan.setup.open(world) {
-                Ok(engine) => return Some(engine),
+                Ok(engine) => {
+                    unopened.store(0, Ordering::Relaxed);
+                    return Some(engine);
+                }
                 Err(_) => world.clock.sleep(Duration::from_millis(rng.between(1, 2000))),
             }
         }

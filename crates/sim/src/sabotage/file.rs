@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use ringfence_env::{Stat, WriteFile};
+use ringfence_env::{Identity, Stat, WriteFile};
 
 use super::{Sabotage, SabotagedFs, is_intent, is_record_temp, starts};
 
@@ -44,6 +44,7 @@ impl SabotagedFile {
         match self.fs.kind {
             Sabotage::RecordFileSync => is_record_temp(&self.path),
             Sabotage::FenceFileSync => starts(&self.path, "fence."),
+            Sabotage::CheckpointSync => starts(&self.path, "checkpoint"),
             Sabotage::MetaFileSync => starts(&self.path, "table.json"),
             Sabotage::AuditSync => starts(&self.path, "audit"),
             Sabotage::RestoreSync => self.fs.has_failed(),
@@ -128,5 +129,9 @@ impl WriteFile for SabotagedFile {
 
     fn stat(&self) -> io::Result<Stat> {
         self.inner.stat()
+    }
+
+    fn identity(&self) -> io::Result<Option<Identity>> {
+        self.inner.identity()
     }
 }

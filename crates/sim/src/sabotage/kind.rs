@@ -75,4 +75,37 @@ pub enum Sabotage {
     AuditDirSync,
     /// The directory that the table is in is not synced.
     ParentSync,
+    /// Recovery takes a record that is as decided for one that was made so durably.
+    SettledBelieved,
+    /// A call returns without a data sync of the journal.
+    DataSync,
+    /// The journal is synced before a frame is written instead of after it.
+    SyncBeforeFrame,
+    /// What is appended is told to be durable.
+    AppendedIsDurable,
+    /// What shared memory says is believed without its checksum, and words of an earlier boot are kept.
+    HintUnchecked,
+    /// A checkpoint is renamed without having been synced.
+    CheckpointSync,
+    /// The directory is not synced after a checkpoint was renamed.
+    CheckpointDirSync,
+    /// A segment is erased before the checkpoint is in force that goes on after it.
+    ErasedTooEarly,
+    /// A segment's file is not erased before it is used again, and frames of its earlier use are taken
+    /// for new ones.
+    RecycledBelieved,
+    /// A frame counts though it is not in the chain of those before it.
+    ChainUnchecked,
+    /// That a sync failed is not told to the others.
+    MarkForgotten,
+    /// Bytes at the end of the journal that are no frame are taken for damage.
+    TornTailRefused,
+    /// Damage is taken for the end of the journal.
+    DamageCut,
+    /// What a dead process has appended is taken for durable.
+    DeadWriterBelieved,
+    /// The journal goes on in the next segment before the last one is durable.
+    BorderSync,
+    /// The lock of those who append excludes nobody.
+    AppendLock,
 }

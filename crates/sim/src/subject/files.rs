@@ -71,6 +71,10 @@ impl Subject for Files {
         &ACTS
     }
 
+    fn commits_by(&self) -> &'static str {
+        "SyncDir"
+    }
+
     fn audit(&self, disk: &Disk) -> Vec<u8> {
         disk.file(&audit_path()).unwrap_or_default()
     }
