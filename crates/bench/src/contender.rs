@@ -238,3 +238,62 @@ impl Contender {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(claimed: Claimed) -> Held {
+        match claimed {
+            Claimed::Held(held) => held,
+            Claimed::Busy => panic!("somebody holds it"),
+            Claimed::TimedOut => panic!("timed out"),
+        }
+    }
+
+    /// That it is a contender at all: whole groups or nothing, and no release or heartbeat without the
+    /// token.
+    fn keeps_the_contract(contender: Contender) {
+        let scratch = crate::run::scratch(Some(&std::env::temp_dir())).unwrap();
+        let dir = scratch.path().join("place");
+        std::fs::create_dir(&dir).unwrap();
+        let around = Around { shim: None };
+        let _keeper = contender.set_up(&dir, 1, around).unwrap();
+        let name = contender.name();
+        let mut session = contender.open(&dir, 0).unwrap();
+        let first = held(session.claim(&[1, 2, 3]).unwrap());
+        let second = session.claim(&[3, 4]).unwrap();
+        assert!(matches!(second, Claimed::Busy), "{name} granted a target twice");
+        let fourth = held(session.claim(&[4]).unwrap());
+        // What the refused claim asked for besides is free, and has a token of its own.
+        assert_ne!(first.token(), fourth.token(), "{name}");
+        let forged = session.held(4, &first.token()).unwrap();
+        assert!(session.release(&forged).is_err(), "{name} released under another's token");
+        if contender.can(Work::Heartbeat) {
+            session.heartbeat(&[session.held(1, &first.token()).unwrap()]).unwrap();
+            assert!(session.heartbeat(&[forged]).is_err(), "{name} renewed under another's token");
+        }
+        assert!(matches!(session.claim(&[4]).unwrap(), Claimed::Busy), "{name} lost a lease");
+        assert!(session.release(&first).unwrap() && session.release(&fourth).unwrap(), "{name}");
+        assert!(session.release(&first).is_err(), "{name} released twice");
+        let again = held(session.claim(&[1, 2, 3, 4]).unwrap());
+        assert!(session.release(&again).unwrap(), "{name}");
+    }
+
+    #[test]
+    fn every_embedded_contender_grants_whole_groups_and_checks_every_token() {
+        let embedded = Contender::ALL.into_iter().filter(|contender| contender.is_embedded());
+        // The floor stores nothing.
+        for contender in embedded.filter(|&contender| contender != Contender::Floor) {
+            keeps_the_contract(contender);
+        }
+    }
+
+    #[test]
+    #[ignore = "needs the servers of PostgreSQL, Redis and etcd, which `cargo xtask bench --peers` installs"]
+    fn every_server_grants_whole_groups_and_checks_every_token() {
+        for contender in Contender::ALL.into_iter().filter(|contender| !contender.is_embedded()) {
+            keeps_the_contract(contender);
+        }
+    }
+}

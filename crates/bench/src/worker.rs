@@ -244,3 +244,52 @@ fn leases(order: &Order, session: &mut dyn Session) -> Result<Vec<Held>> {
     std::fs::write(&known, tokens.join("\n")).map_err(during("keep the tokens"))?;
     Ok(held)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn groups(index: usize) -> Groups {
+        Groups::new(&Order {
+            contender: Contender::Journal,
+            place: PathBuf::new(),
+            work: Work::Overlap8,
+            index,
+            seconds: 1.0,
+            cycles: None,
+            leases: 0,
+            seed: 1,
+            holders: PathBuf::new(),
+        })
+    }
+
+    #[test]
+    fn a_target_with_two_holders_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path: &Path = &dir.path().join("holders");
+        let holders =
+            shim::shared_file(path, usize::try_from(OVERLAP_TARGETS).unwrap() + 1).unwrap();
+        let (mut one, mut other) = (groups(0), groups(1));
+        one.next();
+        other.group = one.group.iter().map(|target| target + OVERLAP_GRID).collect();
+        assert_eq!(one.enter(&*holders), 0);
+        assert_eq!(other.enter(&*holders), 4, "half of the group is held by both");
+        other.leave(&*holders);
+        one.leave(&*holders);
+        assert_eq!(other.enter(&*holders), 0);
+    }
+
+    #[test]
+    fn overlapping_groups_lie_within_the_targets_and_on_the_grid() {
+        let mut groups = groups(3);
+        let mut firsts = std::collections::BTreeSet::new();
+        for _ in 0..1000 {
+            let group = groups.next().to_vec();
+            assert!((1..=OVERLAP_TARGETS).contains(&group[0]) && group[7] <= OVERLAP_TARGETS);
+            firsts.insert(group[0]);
+        }
+        assert_eq!(firsts.len(), 31);
+    }
+}
