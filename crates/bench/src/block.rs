@@ -77,10 +77,11 @@ impl Drop for Worker {
 
 /// Does it.
 pub(crate) fn run(prepared: &Prepared, work: Work, setting: &Setting, seed: u64) -> Result<Block> {
-    let program = std::env::current_exe().map_err(during("find this program"))?;
+    // Also after its file was built anew: all blocks of a run are of one build.
+    let program = Path::new("/proc/self/exe");
     let mut workers = Vec::new();
     for index in 0..work.processes() {
-        workers.push(start(&program, prepared, work, setting, seed, index)?);
+        workers.push(start(program, prepared, work, setting, seed, index)?);
     }
     for worker in &mut workers {
         expect_ready(worker)?;
