@@ -21,7 +21,7 @@ use crate::fence::FenceCounter;
 use crate::intent::{Member, Recovered, Standing, standing_intents};
 use crate::layout::NameKind;
 use crate::open::OpenError;
-use crate::{audit, locks, make, probe, read};
+use crate::{audit, locks, make, moving, probe, read};
 
 /// What a check found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -112,6 +112,7 @@ impl FilesEngine {
         let mut report = CheckReport::default();
         {
             let _gate = self.alone(deadline)?;
+            moving::refuse_closed(&self.world, &self.layout)?;
             let counter = FenceCounter::new(&self.layout);
             if repair.bump_fence.is_none()
                 && let Some(restored) = counter.restored(&self.world)?
@@ -133,7 +134,7 @@ impl FilesEngine {
         Ok(report)
     }
 
-    fn alone(&self, deadline: Deadline) -> Result<FileLock, Failure> {
+    pub(crate) fn alone(&self, deadline: Deadline) -> Result<FileLock, Failure> {
         locks::acquire(&self.world, &self.layout.gate(), LockMode::Exclusive, deadline)
     }
 

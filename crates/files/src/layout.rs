@@ -51,6 +51,11 @@ impl Layout {
         self.root.join("gate.lock")
     }
 
+    /// Says where a closed table went.
+    pub fn moved(&self) -> PathBuf {
+        self.root.join(crate::moving::MOVED)
+    }
+
     /// Stands while directories are being made again.
     pub fn making(&self) -> PathBuf {
         self.root.join("shards.making")

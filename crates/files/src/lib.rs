@@ -36,6 +36,7 @@
 //! ROOT/intents/N.slot         intents of groups that are being changed (durability `group`)
 //! ROOT/gate.lock              shared by every operation, exclusive for repair
 //! ROOT/shards.making          stands while repair makes directories again
+//! ROOT/moved                  where a closed table went; `shards.making` stands beside it
 //! ROOT/audit.log              one line per force-release
 //! ROOT/SSS/ID.json            a record;  ID.json.lock its stable lock file;  *.tmp temporaries
 //! ROOT/work/SSS/ID.json       the same for work items
@@ -53,6 +54,7 @@ pub mod layout;
 pub mod locks;
 mod make;
 pub mod meta;
+pub mod moving;
 pub mod mutate;
 pub mod open;
 pub mod probe;

@@ -13,7 +13,7 @@ use ringfence_engine::{Failure, StorageError};
 use ringfence_env::{Deadline, FileLock, LockError, LockMode, World};
 
 use crate::layout::{FILE_MODE, Layout, RecordPaths};
-use crate::make;
+use crate::{make, moving};
 
 /// The locks on the members of one transaction.
 #[must_use = "locks that are dropped are released"]
@@ -39,6 +39,7 @@ pub fn lock_all(
     let gate = acquire(world, &layout.gate(), LockMode::Shared, deadline)?;
     // K2. A directory that a dying repair made is relied on only once its name is durable.
     if make::is_under_way(world, layout).map_err(Failure::Untouched)? {
+        moving::refuse_closed(world, layout).map_err(Failure::Untouched)?;
         make::vouch(world, layout).map_err(Failure::Untouched)?;
     }
     let mut locks = GroupLocks { members: Vec::with_capacity(records.len()), _gate: gate };

@@ -55,6 +55,7 @@ pub mod layout;
 pub mod lives;
 pub mod maintain;
 pub mod meta;
+pub mod moving;
 pub mod open;
 pub mod recover;
 pub mod replica;

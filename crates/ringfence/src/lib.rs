@@ -32,6 +32,7 @@ pub mod job_table;
 pub mod keep_alive;
 pub mod lease;
 pub mod list;
+pub mod migrate;
 pub mod release;
 pub mod store;
 pub mod target_table;
@@ -47,6 +48,7 @@ pub use job_table::{
 pub use keep_alive::{KeepAlive, KeepAliveOptions, KeepAliveStatus, LostReason, StartError};
 pub use lease::{Lease, NotReleased};
 pub use list::{LeaseState, Listed, Listing};
+pub use migrate::{Destination, MigrateError, Migrated};
 pub use release::ReleaseError;
 pub use store::{OpenError, Store};
 pub use target_table::TargetTable;

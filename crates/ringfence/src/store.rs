@@ -1,6 +1,6 @@
 //! One place where leases are kept.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use ringfence_journal::{InitOptions as JournalOptions, JournalEngine};
 use ringfence_model::field::Fields;
 
 use crate::job_table::JobTable;
+use crate::migrate;
 use crate::target_table::TargetTable;
 use crate::work_table::WorkTable;
 
@@ -26,12 +27,12 @@ use crate::work_table::WorkTable;
 /// other programs share; or `journal`, one sync per call, for one host.
 #[derive(Clone, Debug)]
 pub struct Store {
-    engine: Kind,
+    pub(crate) engine: Kind,
     world: World,
 }
 
 #[derive(Clone, Debug)]
-enum Kind {
+pub(crate) enum Kind {
     Files(FilesEngine),
     Journal(JournalEngine),
 }
@@ -76,6 +77,7 @@ impl Store {
         if is_journal(&world, path) && durability == Durability::Group {
             return Self::open(path);
         }
+        arrived(&world, path)?;
         let engine = FilesEngine::open_as(&world, path, Tuning::default(), durability)?;
         Ok(Self { engine: Kind::Files(engine), world })
     }
@@ -85,6 +87,10 @@ impl Store {
     /// if it is told how far to raise the fences.
     pub fn repair_at(path: impl AsRef<Path>, repair: Repair) -> Result<CheckReport, CheckError> {
         let (world, path) = (World::system(), path.as_ref());
+        arrived(&world, path).map_err(|error| {
+            let why = std::io::Error::new(std::io::ErrorKind::InvalidInput, error.to_string());
+            CheckError::Storage(StorageError::new("repair", path.display(), why))
+        })?;
         if is_journal(&world, path) && repair.bump_fence.is_none() {
             let unread = |error: ringfence_journal::OpenError| {
                 let why = std::io::Error::new(std::io::ErrorKind::InvalidData, error.to_string());
@@ -100,6 +106,7 @@ impl Store {
     /// read-only mount.
     pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self, OpenError> {
         let (world, path) = (World::system(), path.as_ref());
+        here(&world, path)?;
         let engine = if is_journal(&world, path) {
             Kind::Journal(JournalEngine::open_read_only(&world, path)?)
         } else {
@@ -110,6 +117,7 @@ impl Store {
 
     /// Opens a store in a world of the caller's making: for tests and simulations.
     pub fn open_in(world: &World, path: &Path) -> Result<Self, OpenError> {
+        arrived(world, path)?;
         let engine = if is_journal(world, path) {
             Kind::Journal(JournalEngine::open(world, path)?)
         } else {
@@ -149,7 +157,7 @@ impl Store {
         JobTable::on(self.shared(), self.world.clone())
     }
 
-    fn shared(&self) -> Arc<dyn Engine> {
+    pub(crate) fn shared(&self) -> Arc<dyn Engine> {
         match &self.engine {
             Kind::Files(engine) => Arc::new(engine.clone()),
             Kind::Journal(engine) => Arc::new(engine.clone()),
@@ -213,6 +221,43 @@ fn is_journal(world: &World, root: &Path) -> bool {
     engine.is_ok_and(|engine| *engine == *"journal")
 }
 
+/// Refuses a place that a table was moved from, and one that a table is on its way to.
+fn here(world: &World, root: &Path) -> Result<(), OpenError> {
+    if let Some(went) = migrate::gone(world, root)? {
+        return Err(OpenError::Moved { root: root.to_owned(), to: went.to });
+    }
+    match arrival(world, root)? {
+        Some(arrival) => Err(OpenError::Arriving { root: root.to_owned(), from: arrival.from }),
+        None => Ok(()),
+    }
+}
+
+/// The same for a caller that may write: finishes a move that is decided.
+fn arrived(world: &World, root: &Path) -> Result<(), OpenError> {
+    let refused = match here(world, root) {
+        Err(refused @ OpenError::Arriving { .. }) => refused,
+        other => return other,
+    };
+    if let Some(arrival) = arrival(world, root)? {
+        match arrival.is_decided(world)? {
+            Some(went) => arrival.finish(world, &went)?,
+            None => return Err(refused),
+        }
+    }
+    Ok(())
+}
+
+/// The move that is under way to a place where no table is.
+fn arrival(world: &World, root: &Path) -> Result<Option<migrate::Arrival>, OpenError> {
+    match world.fs.stat(&root.join("table.json")) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Ok(migrate::Arrival::to(world, root)?)
+        }
+        // What else is wrong with it the engine says.
+        _ => Ok(None),
+    }
+}
+
 fn report(check: ringfence_journal::check::Check) -> CheckReport {
     let mut findings: Vec<Finding> =
         check.temporaries.into_iter().map(Finding::Temporary).collect();
@@ -231,4 +276,27 @@ pub enum OpenError {
     /// As the engine `journal` says.
     #[error(transparent)]
     Journal(#[from] ringfence_journal::OpenError),
+    /// The table was moved.
+    #[error("the table of {} was moved: it is {} now", root.display(), to.display())]
+    Moved {
+        /// The old place.
+        root: PathBuf,
+        /// The new place.
+        to: PathBuf,
+    },
+    /// A table is on its way here. If its move is decided, whoever opens it for writing finishes that.
+    #[error(
+        "a move of the table of {} to {} was begun and is not finished: `ringfence migrate` with the \
+         same two names finishes it",
+        from.display(), root.display()
+    )]
+    Arriving {
+        /// The new place.
+        root: PathBuf,
+        /// The old place.
+        from: PathBuf,
+    },
+    /// It could not be told whether the table was moved.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
 }

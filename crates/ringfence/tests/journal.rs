@@ -17,6 +17,7 @@ const JOURNAL: bool = true;
 
 mod jobs;
 mod keep_alive;
+mod migrate;
 mod support;
 mod verbs;
 mod waiting;

@@ -17,6 +17,7 @@ const JOURNAL: bool = false;
 
 mod jobs;
 mod keep_alive;
+mod migrate;
 mod records;
 mod support;
 mod verbs;

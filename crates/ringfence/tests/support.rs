@@ -37,7 +37,8 @@ impl Bed {
         let (targets, work) = (shards(2), shards(1));
         let options = InitOptions { shards: targets, work_shards: work, ..InitOptions::default() };
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-        Self::made_in(dir, &World::system(), &options)
+        let journal = JournalOptions { segment_bytes: 64 * 1024, ..JournalOptions::default() };
+        Self::made_in(dir, &World::system(), &options, &journal)
     }
 
     fn with_world(world: &World) -> Self {
@@ -45,13 +46,19 @@ impl Bed {
     }
 
     fn made(world: &World, options: &InitOptions) -> Self {
-        Self::made_in(tempfile::tempdir().unwrap(), world, options)
+        let journal = JournalOptions::default();
+        Self::made_in(tempfile::tempdir().unwrap(), world, options, &journal)
     }
 
-    fn made_in(dir: tempfile::TempDir, world: &World, options: &InitOptions) -> Self {
+    fn made_in(
+        dir: tempfile::TempDir,
+        world: &World,
+        options: &InitOptions,
+        journal: &JournalOptions,
+    ) -> Self {
         let path = dir.path().join("store");
         if crate::JOURNAL {
-            Store::init_journal(&path, &JournalOptions::default()).unwrap();
+            Store::init_journal(&path, journal).unwrap();
         } else {
             Store::init(&path, options).unwrap();
         }
