@@ -104,7 +104,7 @@ impl Explorer<'_> {
 
     fn wrong(&mut self, at: &str, what: impl AsRef<str>) {
         let violation = format!("{}: {at}: {}", self.case, what.as_ref());
-        match known::name(&violation) {
+        match known::name(&violation, self.setup.subject) {
             Some(name) => *self.report.known.entry(name).or_default() += 1,
             None => self.report.violations.push(violation),
         }

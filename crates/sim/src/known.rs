@@ -2,10 +2,12 @@
 //!
 //! They are counted apart, so that they hide nothing new. A defect that is mended leaves this list.
 
+use crate::subject::Subject;
+
 /// A defect that is known.
 #[derive(Debug)]
 pub struct Known {
-    /// What it is.
+    /// What it is, and of which engine.
     pub name: &'static str,
     /// All of these are in the text of a violation that is one of its kind.
     pub signs: &'static [&'static str],
@@ -15,11 +17,15 @@ pub struct Known {
 pub const KNOWN: &[Known] = &[
     Known {
         name: "journal: a table whose making was cut short opens without its directory of lives",
-        signs: &["Init: ", "SyncDir t/table > ", "repair: nothing was changed"],
+        signs: &["Init: ", "repair: nothing was changed"],
+    },
+    Known {
+        name: "journal: init acknowledges a table in a directory of which a sync failed before",
+        signs: &["Init: call", " late ", "not open after all", "not a table"],
     },
     Known {
         name: "journal: init acknowledges a table that is there before its name is durable",
-        signs: &["Init: ", "SyncDir t/table > kill, the same call again", "is not a table"],
+        signs: &["Init: ", "> kill, the same call again", "is not a table"],
     },
     Known {
         name: "journal: behind a seal, the header of the next segment is written anew; if that spoils \
@@ -36,7 +42,7 @@ pub const KNOWN: &[Known] = &[
         signs: &["is cut short > ", "was put back, and it was not"],
     },
     Known {
-        name: "an audit line behind one whose sync failed and whose writer died does not read",
+        name: "journal: an audit line behind one whose sync failed and whose writer died does not read",
         signs: &["fails late > ", "SetLen table/audit.log > kill", "no readable audit line"],
     },
 ];
@@ -46,7 +52,22 @@ pub const KNOWN: &[Known] = &[
 pub const BELIEVED_SYNC: &str = " [recovery synced what a failed sync had covered]";
 
 /// The known defect that a violation is of.
-pub fn name(violation: &str) -> Option<&'static str> {
-    let known = KNOWN.iter().find(|known| known.signs.iter().all(|sign| violation.contains(sign)));
-    known.map(|known| known.name)
+pub fn name(violation: &str, subject: &dyn Subject) -> Option<&'static str> {
+    let engine = if subject.has_memory() { "journal: " } else { "files: " };
+    let mine = KNOWN.iter().filter(|known| known.name.starts_with(engine));
+    let mut found = mine.filter(|known| known.signs.iter().all(|sign| violation.contains(sign)));
+    found.next().map(|known| known.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::subject::{FILES_GROUP, JOURNAL};
+
+    #[test]
+    fn what_is_known_of_one_engine_hides_nothing_of_the_other() {
+        let seen = "Init: 3 SyncDir t/table > cut 2: repair: nothing was changed";
+        assert!(name(seen, JOURNAL).is_some());
+        assert_eq!(name(seen, FILES_GROUP), None);
+    }
 }

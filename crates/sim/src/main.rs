@@ -194,9 +194,12 @@ fn random(asked: &Asked, runs: u64) -> bool {
             strikes += outcome.strikes;
             undecided += outcome.undecided;
             coverage.add(&outcome.coverage);
-            let (old, new): (Vec<_>, Vec<_>) =
-                outcome.violations.iter().partition(|text| known::name(text).is_some());
-            if let Some(name) = old.first().and_then(|text| known::name(text)) {
+            let (old, new): (Vec<_>, Vec<_>) = outcome
+                .violations
+                .iter()
+                .partition(|text| known::name(text, mode.setup().subject).is_some());
+            if let Some(name) = old.first().and_then(|text| known::name(text, mode.setup().subject))
+            {
                 known_ones += 1;
                 say(&format!("known, seed {seed}: {name}"));
             }
