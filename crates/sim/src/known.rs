@@ -43,7 +43,7 @@ pub const KNOWN: &[Known] = &[
     },
     Known {
         name: "journal: an audit line behind one whose sync failed and whose writer died does not read",
-        signs: &["fails late > ", "SetLen table/audit.log > kill", "no readable audit line"],
+        signs: &[" late ", "SetLen table/audit.log > kill", "no readable audit line"],
     },
 ];
 
