@@ -14,7 +14,7 @@
 //! of its words too, whoever goes on after a kill may also have opened the table only then, what the
 //! file of the words holds after a power cut is what it held, what the words were, or anything, and a
 //! sector that was being written may be spoilt. Recovery is part of the next call that stores
-//! something: that call is cut short at each of its points.
+//! something: that call is cut short at each of its points. And whoever made the call goes on after it.
 //!
 //! After each of them the table must open, show each record old or new (in [`Mode::Group`] the group
 //! wholly so), show what was acknowledged, take the next claim under a higher fence, and hold
@@ -78,6 +78,11 @@ pub fn explore(case: Case, setup: Setup, limits: Limits) -> Report {
         if failures == Failures::Disk && call.starts_with("SyncFile") {
             let label = format!("call {number} fails late > ");
             explorer.one_run(&label, Chaos::fail_one(number, true, 5));
+        }
+        if call.starts_with("SyncFile") && explorer.has_memory() {
+            // Nor can anybody be told that it did.
+            let label = format!("call {number} fails late, and the next > ");
+            explorer.one_run(&label, Chaos::fail_two(number, 5));
         }
         if call.starts_with("Write") && explorer.has_memory() {
             explorer.one_run(&format!("call {number} is cut short > "), Chaos::fail_rest(number));
@@ -167,6 +172,14 @@ impl Explorer<'_> {
         }
         if matches!(fate, Fate::Restored(_)) && self.case.act != Act::Init {
             self.nothing_left(label, &points[last].disk);
+        }
+        if let Some(engine) = engine.filter(|_| self.has_memory() && !self.is_enough()) {
+            // Whoever made the call goes on.
+            let mut expected = self.expected(&history, Some(&fate), u64::MAX);
+            expected.restored |= turned;
+            if let Err(what) = self.look(&machine, &*engine, &expected) {
+                self.wrong(&format!("{label}and it goes on"), what);
+            }
         }
         if struck && fate == Fate::Done && !self.is_enough() {
             self.damage(&machine, &points[last].disk);

@@ -131,6 +131,11 @@ impl Chaos {
         Self { fail_calls: vec![number], fail_late: late, fail_errno: errno, ..Self::none() }
     }
 
+    /// One mutating call fails, with its effect if that may be, and the next one does.
+    pub fn fail_two(number: u64, errno: i32) -> Self {
+        Self { fail_calls: vec![number, number + 1], ..Self::fail_one(number, true, errno) }
+    }
+
     /// One write is cut short, and writing the rest fails.
     pub fn fail_rest(number: u64) -> Self {
         Self { short_call: Some(number), ..Self::fail_one(number + 1, false, 28) }

@@ -42,6 +42,11 @@ pub const KNOWN: &[Known] = &[
         signs: &["is cut short > ", "was put back, and it was not"],
     },
     Known {
+        name: "journal: a failed sync is forgotten by its own process where its mark cannot be written: \
+               the next sync is believed, and what it should have covered is lost",
+        signs: &[" late", "> and it goes on", "does not open after all", "is damaged"],
+    },
+    Known {
         name: "journal: an audit line behind one whose sync failed and whose writer died does not read",
         signs: &[" late ", "SetLen table/audit.log > kill", "no readable audit line"],
     },
