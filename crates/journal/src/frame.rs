@@ -109,6 +109,17 @@ fn put(bytes: &mut [u8], at: usize, part: &[u8]) {
     }
 }
 
+/// Whether a frame may begin here, to tell quickly where none does.
+pub fn may_begin(bytes: &[u8]) -> bool {
+    bytes.starts_with(&MAGIC.to_le_bytes())
+}
+
+/// How many bytes a frame that begins here says that it has; nothing of it is checked.
+pub fn length(bytes: &[u8]) -> usize {
+    let body = parse(bytes.get(..HEADER).unwrap_or_default()).map_or(0, |(_, body, _)| body);
+    HEADER.saturating_add(body)
+}
+
 /// Reads the frame at the beginning of `bytes`; at most `limit` bytes may belong to it.
 pub fn read(bytes: &[u8], table: u64, limit: usize) -> Result<Checked, NoFrame> {
     let Some(head) = bytes.get(..HEADER) else { return Err(NoFrame::Short(HEADER)) };

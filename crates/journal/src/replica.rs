@@ -24,6 +24,8 @@ use crate::segment::{FIRST_FRAME, SegmentHeader, Segments, read_full};
 /// The first read of the tail; where there is more, further ones are longer.
 const FIRST_READ: usize = 4096;
 const LONG_READ: usize = 128 * 1024;
+/// No length of a frame is believed beyond this.
+const LONGEST_FRAME: usize = 16 * 1024 * 1024;
 /// How often a checkpoint is opened again whose segment was taken for a new one meanwhile.
 const LOADS: usize = 16;
 
@@ -293,19 +295,33 @@ impl Replica {
             let (segment, offset) = (self.at.segment, self.at.offset);
             Err(ReadError::Damaged { segment, offset, reason })
         };
-        let room = self.segment_bytes.saturating_sub(self.at.offset);
-        let mut rest = vec![0; usize::try_from(room).unwrap_or(0)];
-        let read = read_full(segments.file(self.slot)?, &mut rest, self.at.offset)?;
-        rest.truncate(read);
         let calls_durable = |bytes: &[u8], segment| {
             frame::read(bytes, table, usize::MAX).is_ok_and(|checked| {
                 checked.header.segment == segment && checked.header.durable > self.at.sequence
             })
         };
-        for at in (0..rest.len()).step_by(SECTOR) {
-            if calls_durable(rest.get(at..).unwrap_or_default(), self.at.segment) {
-                return damaged();
+        let file = segments.file(self.slot)?;
+        let mut piece = vec![0; LONG_READ];
+        let mut at = self.at.offset;
+        while at < self.segment_bytes {
+            let read = read_full(file, &mut piece, at)?;
+            if read == 0 {
+                break;
             }
+            for sector in (0..read).step_by(SECTOR) {
+                let rest = piece.get(sector..read).unwrap_or_default();
+                if !frame::may_begin(rest) {
+                    continue;
+                }
+                // It may be longer than what was read.
+                let mut whole = vec![0; frame::length(rest).min(LONGEST_FRAME)];
+                let read = read_full(file, &mut whole, at + sector as u64)?;
+                whole.truncate(read);
+                if calls_durable(&whole, self.at.segment) {
+                    return damaged();
+                }
+            }
+            at += read as u64;
         }
         let next = self.at.segment + 1;
         if let Some((slot, _)) = segments.find(next)? {
