@@ -62,7 +62,10 @@ fn claim(args: &Args, out: Output) -> Result<Exit, Complaint> {
         (Ok(lease), None) => lease,
         // Whoever asked is gone or no longer wants it.
         (Ok(lease), Some(signal)) => return Err(give_back(lease, interrupted(signal))),
-        (Err(ClaimError::Cancelled | ClaimError::Refused(_)), Some(signal)) => {
+        (
+            Err(ClaimError::Cancelled | ClaimError::Queued { .. } | ClaimError::Refused(_)),
+            Some(signal),
+        ) => {
             return Err(interrupted(signal));
         }
         (Err(error), _) => return Err(complaint(args, &table, &error)),
@@ -121,6 +124,7 @@ fn complaint(args: &Args, table: &TargetTable, error: &ClaimError) -> Complaint 
             let fresh = waiting::refused(table, group, args.now.now);
             refusal::claim_after(Some(wait), group, fresh.as_ref().unwrap_or(refused))
         }
+        ClaimError::Queued { .. } => refusal::queued(error),
         ClaimError::Failed(failure) => store::failed("the claim", failure),
         other => Complaint::new(Exit::FAILED, "failed", other).with("restored", true),
     }

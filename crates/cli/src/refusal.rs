@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use ringfence::model::rules::DamagedMember;
-use ringfence::{ClaimRefused, Conflict, LostMember, TargetGroup};
+use ringfence::{ClaimError, ClaimRefused, Conflict, LostMember, TargetGroup};
 
 use crate::answer::{CorruptRecord, Held, Missed};
 use crate::exit::Exit;
@@ -16,6 +16,11 @@ use crate::output::Complaint;
 /// A claim that was refused.
 pub(crate) fn claim(group: &TargetGroup, refused: &ClaimRefused) -> Complaint {
     claim_after(None, group, refused)
+}
+
+/// A claim that others came before.
+pub(crate) fn queued(error: &ClaimError) -> Complaint {
+    Complaint::new(Exit::BUSY, "busy", error).with("conflicts", Vec::<Held>::new())
 }
 
 /// A claim that was refused at once, or at the end of a wait.

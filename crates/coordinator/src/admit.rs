@@ -145,7 +145,9 @@ fn claim(context: &Context, group: &TargetGroup, payload: &Payload) -> Result<Wo
         }
         Err(JobClaimError::Refused(JobRefused::Group(refused))) => Err(busy(&refused)),
         Err(JobClaimError::Refused(JobRefused::Work(_))) => Err(Turned::by(Reason::Work)),
-        Err(JobClaimError::Failed(Failure::Busy { .. })) => Err(Turned::by(Reason::Locked)),
+        Err(JobClaimError::Queued { .. } | JobClaimError::Failed(Failure::Busy { .. })) => {
+            Err(Turned::by(Reason::Locked))
+        }
         Err(_) => Err(Turned::by(Reason::Failed)),
     }
 }

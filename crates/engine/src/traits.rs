@@ -68,6 +68,32 @@ pub trait Engine: Send + Sync + fmt::Debug {
 
     /// Reads a whole table without excluding anybody.
     fn scan(&self, space: Space, now: Option<Timestamp>) -> Result<Scan, StorageError>;
+
+    /// Takes a place behind everybody who waits for one of `keys` by now. `None` where the engine keeps
+    /// no queue: then whoever wants to wait has to look now and then.
+    ///
+    /// A queue says who should try first; it excludes nobody. [`Self::transact`] does not look at it.
+    fn queue(&self, _keys: &[Key]) -> Result<Option<Box<dyn Place>>, StorageError> {
+        Ok(None)
+    }
+
+    /// How many wait for one of `keys`.
+    fn waiting(&self, _keys: &[Key]) -> usize {
+        0
+    }
+}
+
+/// A place in the queue for some keys. Dropping it gives it up; so does the end of the process.
+pub trait Place: Send + fmt::Debug {
+    /// To be handed to [`Self::wait`]; taken before looking whether it is worth trying.
+    fn seen(&self) -> u64;
+
+    /// Whether nobody waits for one of the same keys who came before.
+    fn is_first(&self) -> bool;
+
+    /// Blocks until something was freed since `seen`, or somebody left the queue, at most `longest`.
+    /// May return early.
+    fn wait(&self, seen: u64, longest: std::time::Duration);
 }
 
 impl dyn Engine + '_ {

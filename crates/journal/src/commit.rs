@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use ringfence_engine::{Failure, StorageError};
 use ringfence_env::{Deadline, RandomFile};
-use ringfence_model::{Fence, FencingToken, Key, Transition};
+use ringfence_model::{Fence, FencingToken, Key, Space, Transition};
 
 use crate::audit;
 use crate::codec::page::PageWriter;
@@ -71,6 +71,8 @@ pub(crate) struct Ticket {
     pub(crate) token: Option<FencingToken>,
     /// Whether there is a frame at all.
     pub(crate) stored: bool,
+    /// Whether somebody who waits should look again once it is durable.
+    pub(crate) frees: bool,
 }
 
 /// Whether all that was planned came to an end.
@@ -109,6 +111,7 @@ impl Journal {
                     sequence: batch.sequence,
                     token: None,
                     stored: false,
+                    frees: false,
                 };
                 unit.end = Ended::Appended(ticket);
                 continue;
@@ -187,7 +190,10 @@ impl Journal {
         batch.bytes.extend_from_slice(&frame);
         (batch.sequence, batch.chain, batch.fence) = (header.sequence, checksum, header.fence);
         let epoch = replica.epoch();
-        let ticket = Ticket { epoch, sequence: header.sequence, token, stored: true };
+        // What was removed, and items that are done or given up.
+        let frees = token.is_none()
+            && edits.iter().any(|edit| edit.to.is_none() || edit.key.space == Space::Work);
+        let ticket = Ticket { epoch, sequence: header.sequence, token, stored: true, frees };
         unit.end = Ended::Appended(ticket);
         Ok(true)
     }

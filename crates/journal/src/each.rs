@@ -7,6 +7,7 @@ use ringfence_model::Key;
 
 use crate::commit::Ticket;
 use crate::engine::{JournalEngine, UnitEnd, outcome};
+use crate::hints::FREED;
 use crate::journal::Journal;
 use crate::recover::into_storage;
 
@@ -52,11 +53,15 @@ pub(crate) fn transact_each(
             break;
         }
     }
+    let frees = waiting.iter().any(|(_, ticket)| ticket.frees);
     let stored = waiting.iter().any(|(_, ticket)| ticket.stored);
     let mut is_durable = !waiting.is_empty();
     for (index, failure) in wait(journal, waiting) {
         is_durable = false;
         put(&mut outcomes, index, UnitOutcome::Failed(failure));
+    }
+    if frees {
+        journal.hints.tell(FREED, true);
     }
     if is_durable {
         journal.maintain_if_due();

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use ringfence_engine::{
-    Decide, DecideEach, Done, EachReport, Engine, EngineInfo, Failure, Outcome, Request, Scan,
-    StorageError, UnitOutcome,
+    Decide, DecideEach, Done, EachReport, Engine, EngineInfo, Failure, Outcome, Place, Request,
+    Scan, StorageError, UnitOutcome,
 };
 use ringfence_env::Deadline;
 use ringfence_model::{
@@ -16,6 +16,7 @@ use ringfence_model::{
 };
 
 use crate::commit::{Ended, Planned, Progress, Ticket};
+use crate::hints::FREED;
 use crate::journal::Journal;
 use crate::lives::Life;
 use crate::recover::into_storage;
@@ -59,6 +60,9 @@ impl Engine for JournalEngine {
                 Some(UnitEnd::Failed(failure)) => return Err(failure),
                 Some(UnitEnd::Appended(ticket)) => {
                     self.journal.wait_durable(&ticket)?;
+                    if ticket.frees {
+                        self.journal.hints.tell(FREED, true);
+                    }
                     self.journal.maintain_if_due();
                     let barriers = u64::from(ticket.stored);
                     return Ok(Outcome::Done(Done { token: ticket.token, barriers }));
@@ -93,6 +97,18 @@ impl Engine for JournalEngine {
         }
         let default_ttl = self.journal.meta.ttl;
         Ok(Scan { moment, default_ttl, entries, consistent: true })
+    }
+
+    fn queue(&self, keys: &[Key]) -> Result<Option<Box<dyn Place>>, StorageError> {
+        if !self.journal.hints.are_shared() {
+            return Ok(None);
+        }
+        Ok(Some(Box::new(self.journal.queue(keys)?)))
+    }
+
+    fn waiting(&self, keys: &[Key]) -> usize {
+        let words: Vec<u64> = keys.iter().map(crate::queue::word).collect();
+        self.journal.waiting_before(&words, u64::MAX)
     }
 }
 
@@ -226,7 +242,7 @@ impl JournalEngine {
         let view = self.view_of(&replica, request.keys, request.now)?;
         let (epoch, sequence) = (replica.epoch(), replica.last_change(request.keys));
         let pending = sequence > self.journal.known_durable(&replica.place());
-        let ticket = Ticket { epoch, sequence, token: None, stored: false };
+        let ticket = Ticket { epoch, sequence, token: None, stored: false, frees: false };
         Ok((view, (epoch, replica.at.sequence), pending.then_some(ticket)))
     }
 

@@ -18,7 +18,14 @@ use crate::codec::Out;
 use crate::layout::Layout;
 
 /// Words in the file.
-pub const WORDS: usize = 512;
+pub const WORDS: usize = SEATS_AT + SEATS * SEAT;
+const SEATS_AT: usize = 512;
+/// So many may wait in the queue at once.
+const SEATS: usize = 64;
+/// Words of one place in the queue.
+const SEAT: usize = SEAT_KEYS + 65;
+/// Before the keys: ticket, checksum, stamp, number of keys, and the life in three words.
+const SEAT_KEYS: usize = 7;
 
 const IDENTITY: usize = 0;
 /// Rises when the append lock is given up.
@@ -35,9 +42,31 @@ const ISSUED: usize = 64;
 /// Rises when something was freed.
 pub const FREED: usize = 48;
 const FREED_WAITERS: usize = 49;
+/// The last place in the queue that was given out.
+const TICKET: usize = 72;
 
 /// The longest time between two looks of somebody who waits.
 const LONGEST_WAIT: Duration = Duration::from_millis(2);
+
+/// A place in the queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seat {
+    /// Rises with every place that is given out.
+    pub(crate) ticket: u64,
+    /// When its owner last looked at it, in milliseconds since the boot.
+    pub(crate) stamp: u64,
+    /// The life of its owner; zeros if it has none.
+    pub(crate) life: [u64; 3],
+    /// What it is for.
+    pub(crate) keys: Vec<u64>,
+}
+
+impl Seat {
+    /// Whether there is room for its keys.
+    pub(crate) fn fits(&self) -> bool {
+        self.keys.len() <= SEAT - SEAT_KEYS
+    }
+}
 
 /// The hints of one table, in one boot.
 #[derive(Debug)]
@@ -167,6 +196,65 @@ impl Hints {
         self.words.store(BATCH, frames);
     }
 
+    /// The next number in the queue. The append lock is held.
+    pub(crate) fn next_ticket(&self) -> u64 {
+        self.words.add(TICKET, 1).wrapping_add(1)
+    }
+
+    /// How many places there are.
+    pub(crate) fn seats(&self) -> usize {
+        if self.shared { SEATS } else { 0 }
+    }
+
+    /// Who is in a place; nobody if it does not read.
+    pub(crate) fn seat(&self, at: usize) -> Option<Seat> {
+        let first = SEATS_AT + at * SEAT;
+        let word = |index: usize| self.words.load(first + index);
+        let ticket = word(0);
+        let count = usize::try_from(word(3)).ok().filter(|count| *count <= SEAT - SEAT_KEYS)?;
+        if ticket == 0 {
+            return None;
+        }
+        let keys = (0..count).map(|key| word(SEAT_KEYS + key)).collect();
+        let seat = Seat { ticket, stamp: word(2), life: [word(4), word(5), word(6)], keys };
+        (word(1) == self.check_seat(&seat)).then_some(seat)
+    }
+
+    /// Takes a place that is free. The append lock is held.
+    pub(crate) fn set_seat(&self, at: usize, seat: &Seat) {
+        let first = SEATS_AT + at * SEAT;
+        self.words.store(first, 0);
+        let life = seat.life.iter().copied();
+        let rest = [seat.stamp, seat.keys.len() as u64].into_iter().chain(life);
+        let rest = rest.chain(seat.keys.iter().copied());
+        for (index, value) in (2..).zip(rest) {
+            self.words.store(first + index, value);
+        }
+        self.words.store(first + 1, self.check_seat(seat));
+        self.words.store(first, seat.ticket);
+    }
+
+    /// Says that somebody still looks at his place.
+    pub(crate) fn set_stamp(&self, at: usize, now: u64) {
+        self.words.store(SEATS_AT + at * SEAT + 2, now);
+    }
+
+    /// Gives a place up, if it is still this one.
+    pub(crate) fn clear_seat(&self, at: usize, seat: &Seat) {
+        let first = SEATS_AT + at * SEAT;
+        if self.words.load(first) == seat.ticket {
+            self.words.store(first, 0);
+        }
+    }
+
+    /// Of everything but the stamp.
+    fn check_seat(&self, seat: &Seat) -> u64 {
+        let mut out = Out::default();
+        out.u64(seat.ticket);
+        seat.life.iter().chain(&seat.keys).for_each(|word| out.u64(*word));
+        XxHash3_64::oneshot_with_seed(self.identity, &out.0)
+    }
+
     /// A word, to be handed to [`Self::wait`].
     pub fn seen(&self, word: usize) -> u64 {
         self.words.load(word)
@@ -174,8 +262,13 @@ impl Hints {
 
     /// Blocks until the word is no longer as seen, or for a while.
     pub fn wait(&self, word: usize, seen: u64, patience: Duration) {
+        self.wait_long(word, seen, patience.min(LONGEST_WAIT));
+    }
+
+    /// Blocks until the word is no longer as seen, as long as asked for.
+    pub fn wait_long(&self, word: usize, seen: u64, patience: Duration) {
         self.words.add(word + 1, 1);
-        self.words.wait(word, seen, patience.min(LONGEST_WAIT));
+        self.words.wait(word, seen, patience);
         self.words.add(word + 1, u64::MAX);
     }
 

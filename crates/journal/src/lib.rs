@@ -57,6 +57,7 @@ pub mod maintain;
 pub mod meta;
 pub mod moving;
 pub mod open;
+mod queue;
 pub mod recover;
 pub mod replica;
 pub mod segment;

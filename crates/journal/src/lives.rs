@@ -51,16 +51,34 @@ fn namespace() -> Option<String> {
     (!digits.is_empty()).then_some(digits)
 }
 
+/// A name that no other life has.
+pub(crate) fn new_name(world: &World) -> io::Result<String> {
+    let namespace = namespace().ok_or(io::ErrorKind::Unsupported)?;
+    Ok(format!("{namespace}-{:032x}", world.entropy.nonce()?))
+}
+
+/// The name of a life as three words, which [`name`] reads.
+pub(crate) fn numbers(id: &str) -> Option<[u64; 3]> {
+    let (namespace, nonce) = id.split_once('-')?;
+    let nonce = u128::from_str_radix(nonce, 16).ok()?;
+    let half = |part: u128| u64::try_from(part & u128::from(u64::MAX)).unwrap_or(0);
+    Some([namespace.parse().ok()?, half(nonce >> 64), half(nonce)])
+}
+
+/// The name of a life; nothing if the words are of none.
+pub(crate) fn name(words: [u64; 3]) -> Option<String> {
+    let [namespace, high, low] = words;
+    let nonce = u128::from(high) << 64 | u128::from(low);
+    (namespace != 0).then(|| format!("{namespace}-{nonce:032x}"))
+}
+
 impl Life {
     /// Begins a life.
     pub(crate) fn begin(journal: &Arc<Journal>, with: Children) -> Result<Self, StorageError> {
         let dir = journal.layout.lives();
         let fail = |source| StorageError::new("begin a life in", dir.display(), source);
-        let unsupported = || fail(io::ErrorKind::Unsupported.into());
-        let namespace = namespace().ok_or_else(unsupported)?;
-        let World { fs, clock, entropy, .. } = &journal.world;
-        let nonce = entropy.nonce().map_err(fail)?;
-        let id: Arc<str> = format!("{namespace}-{nonce:032x}").into();
+        let World { fs, clock, .. } = &journal.world;
+        let id: Arc<str> = new_name(&journal.world).map_err(fail)?.into();
         let path = journal.layout.life(&id);
         let now = clock.deadline(Duration::ZERO);
         let mode = LockMode::Exclusive;
@@ -80,7 +98,8 @@ impl Drop for Life {
     fn drop(&mut self) {
         let lock = self.lock.get_mut().unwrap_or_else(PoisonError::into_inner);
         let ours = lock.take();
-        if ours.is_some() && matches!(self.journal.names_life(&self.id), Ok(false)) {
+        if ours.is_some() && self.journal.named_lives().is_ok_and(|named| !named.contains(&self.id))
+        {
             let _ = self.journal.world.fs.unlink(&self.journal.layout.life(&self.id));
         }
     }
@@ -103,7 +122,7 @@ impl Journal {
         seen.into_iter().filter(|life| self.has_ended(life)).cloned().collect()
     }
 
-    fn has_ended(&self, life: &Arc<str>) -> bool {
+    pub(crate) fn has_ended(&self, life: &Arc<str>) -> bool {
         let mut known = self.ended.0.lock().unwrap_or_else(PoisonError::into_inner);
         if known.contains(life) {
             return true;
@@ -126,33 +145,39 @@ impl Journal {
     pub(crate) fn clear_lives(&self) -> Result<(), StorageError> {
         let dir = self.layout.lives();
         let fail = |source| StorageError::new("clear", dir.display(), source);
+        let mut ended: Vec<PathBuf> = Vec::new();
         for name in self.world.fs.list(&dir).map_err(fail)? {
             let path: PathBuf = dir.join(&name.name);
-            let Some(id) = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()) else {
-                continue;
-            };
-            if self.won(&path).is_some()
-                && !self.names_life(&id).map_err(|error| self.read_error(error))?
-            {
+            if self.won(&path).is_some() {
+                ended.push(path);
+            }
+        }
+        if ended.is_empty() {
+            return Ok(());
+        }
+        let mut named = self.named_lives().map_err(|error| self.read_error(error))?;
+        named.extend(self.waiting_lives());
+        for path in ended {
+            let id = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+            if id.is_some_and(|id| !named.contains(&*id)) {
                 let _ = self.world.fs.unlink(&path);
             }
         }
         Ok(())
     }
 
-    /// Whether any record names this life.
-    fn names_life(&self, id: &str) -> Result<bool, ReadError> {
+    /// Every life that a record names.
+    fn named_lives(&self) -> Result<BTreeSet<Arc<str>>, ReadError> {
         let mut replica = self.replica();
         self.catch_up(&mut replica)?;
+        let mut named = BTreeSet::new();
         for space in [Space::Targets, Space::Work] {
             for (_, record) in replica.space(space)? {
                 let boot = record.holder().writer.as_ref().and_then(|w| w.boot.as_ref());
-                if boot.is_some_and(|boot| boot.life.as_deref() == Some(id)) {
-                    return Ok(true);
-                }
+                named.extend(boot.and_then(|boot| boot.life.clone()));
             }
         }
-        Ok(false)
+        Ok(named)
     }
 }
 

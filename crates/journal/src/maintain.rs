@@ -46,7 +46,8 @@ impl Journal {
         };
         // T1.
         let (epoch, sequence) = (head.epoch, head.base.sequence);
-        self.wait_durable(&Ticket { epoch, sequence, token: None, stored: false })?;
+        let ticket = Ticket { epoch, sequence, token: None, stored: false, frees: false };
+        self.wait_durable(&ticket)?;
         let held = self.lock(Which::Maintain, deadline)?;
         let now = Checkpoint::open(&*self.world.fs, &self.layout, self.table);
         let now = now.map_err(|error| read(error.into()))?.head;

@@ -136,6 +136,10 @@ impl JournalEngine {
         loop {
             replica.follow(&segments, table, u64::MAX, write).map_err(read)?;
             let end = replica.at;
+            // Everything that was acknowledged in this boot is there.
+            if hints.durable(replica.epoch()) == Some(end.sequence) {
+                break;
+            }
             let Err(damage) = replica.look_for_damage(&segments, table) else { break };
             // Others may have gone on since: then it reads by now.
             replica.follow(&segments, table, u64::MAX, write).map_err(read)?;
@@ -213,7 +217,8 @@ fn make(world: &World, layout: &Layout, options: &InitOptions) -> Result<(), Ini
         steps::stage(&*world.fs, &path, &[], FILE_MODE).map_err(fail)?;
     }
     remove(world, &layout.hints()).map_err(fail)?;
-    steps::stage_synced(&*world.fs, &layout.hints(), &[0; WORDS * 8], FILE_MODE).map_err(fail)?;
+    steps::stage_synced(&*world.fs, &layout.hints(), &vec![0; WORDS * 8], FILE_MODE)
+        .map_err(fail)?;
     let segments = Segments::open(world, layout, table, true).map_err(fail)?;
     for (slot, number) in (0..SLOTS).zip(1..) {
         segments.prepare(slot, number, meta.segment_bytes).map_err(fail)?;

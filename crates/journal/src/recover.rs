@@ -22,6 +22,7 @@ use ringfence_engine::{Failure, StorageError};
 use crate::checkpoint::{self, Position};
 use crate::codec::Malformed;
 use crate::frame::SECTOR;
+use crate::hints::FREED;
 use crate::journal::{Held, Journal, Which};
 use crate::layout::SLOTS;
 use crate::replica::{ReadError, Records, Replica, Tail};
@@ -89,6 +90,8 @@ impl Journal {
         head.base = Position { segment, offset: 0, sequence: last, chain: 0 };
         self.write_checkpoint(&head, state.records())?;
         self.hints.set_issued(fence);
+        // A grant may have been dropped.
+        self.hints.tell(FREED, true);
         replica.replace(self.load(u64::MAX).map_err(read)?);
         replica.suspect = 0;
         Ok(())

@@ -275,15 +275,18 @@ fn hints_may_be_missing_wrong_or_from_another_boot() {
     let bed = Bed::new();
     let held = claim(&bed.engine, &group(1..4)).unwrap().unwrap();
     let hints = bed.root().join("hints");
+    let len = usize::try_from(std::fs::metadata(&hints).unwrap().len()).unwrap();
     for round in 0..6_u8 {
         match round {
-            0 => std::fs::write(&hints, vec![0xff; 4096]).unwrap(),
+            0 => std::fs::write(&hints, vec![0xff; len]).unwrap(),
             1 => std::fs::remove_file(&hints).unwrap(),
-            2 => std::fs::write(&hints, vec![0; 4096]).unwrap(),
+            2 => std::fs::write(&hints, vec![0; len]).unwrap(),
             3 => std::fs::write(&hints, b"short").unwrap(),
             4 => std::fs::write(
                 &hints,
-                (0..4096).map(|n: u32| n.to_le_bytes()[0] ^ 0x5a).collect::<Vec<_>>(),
+                (0..u32::try_from(len).unwrap())
+                    .map(|n| n.to_le_bytes()[0] ^ 0x5a)
+                    .collect::<Vec<_>>(),
             )
             .unwrap(),
             _ => {}

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use ringfence_engine::Failure;
 use ringfence_model::rules::{self, ClaimRefused, ClaimRequest};
-use ringfence_model::{Owner, OwnerError, Payload, TargetGroup, Timestamp, Ttl};
+use ringfence_model::{Key, Owner, OwnerError, Payload, TargetGroup, Timestamp, Ttl};
 
 use crate::lease::Lease;
 use crate::target_table::{TargetTable, keys};
-use crate::wait::Patience;
+use crate::wait::{Patience, Wait, until_changed};
 
 /// Who claims, and how.
 #[derive(Clone, Debug)]
@@ -98,24 +98,26 @@ impl TargetTable {
     /// *Durability:* a lease that is returned survives a power cut. *Refused:* nothing was written.
     /// *Failure:* see [`Failure`]; only [`Failure::Unknown`] may have granted anything, and what it
     /// granted expires by itself. The caller must not assume that readers see the members change at
-    /// one instant, nor that waiters are served in order.
+    /// one instant.
+    ///
+    /// *Order:* where the engine keeps a queue (the journal does), whoever came first is served first,
+    /// for every target by itself. While somebody waits for a target, a claim that does not wait is
+    /// refused, also if the target is free; so no waiter is starved, however large its group is.
+    /// Without a queue it is luck.
     pub fn claim(&self, group: &TargetGroup, claim: &Claim) -> Result<Lease, ClaimError> {
         let request = claim.request(group, self.engine.info().default_ttl);
-        let Some(wait) = claim.wait else {
-            return self.claim_once(&request, claim.now, self.patience);
-        };
         let keys = keys(group);
+        let Some(wait) = claim.wait else {
+            return match self.engine.waiting(&keys) {
+                0 => self.claim_once(&request, claim.now, self.patience),
+                before => Err(ClaimError::Queued { before }),
+            };
+        };
+        let place = self.engine.queue(&keys).map_err(Failure::Untouched)?;
         let patience = Patience::new(&self.world, wait, claim.cancelled.clone());
-        patience.spend(
-            |one_try| self.claim_once(&request, claim.now, one_try),
-            ClaimError::is_worth_waiting,
-            // Looking costs no lock: a claim is only worth it once nobody is in the way.
-            || {
-                let view = self.engine.view(&keys, claim.now).ok()?;
-                rules::claim(&view, &request).err().map(ClaimError::Refused)
-            },
-            || ClaimError::Cancelled,
-        )
+        let waiting = Waiting { table: self, request: &request, keys: &keys, now: claim.now };
+        let try_once = |one_try| self.claim_once(&request, claim.now, one_try);
+        patience.spend(place.as_deref(), try_once, waiting)
     }
 
     fn claim_once(
@@ -151,6 +153,44 @@ impl TargetTable {
     }
 }
 
+/// A claim that waits.
+struct Waiting<'a> {
+    table: &'a TargetTable,
+    request: &'a ClaimRequest,
+    keys: &'a [Key],
+    now: Option<Timestamp>,
+}
+
+impl Wait<ClaimError> for Waiting<'_> {
+    fn is_worth_it(&self, error: &ClaimError) -> bool {
+        error.is_worth_waiting()
+    }
+
+    fn in_the_way(&mut self) -> Option<ClaimError> {
+        // Looking costs no lock: a claim is only worth it once nobody is in the way.
+        let view = self.table.engine.view(self.keys, self.now).ok()?;
+        rules::claim(&view, self.request).err().map(ClaimError::Refused)
+    }
+
+    fn behind_others(&self) -> ClaimError {
+        // Itself is one of them.
+        ClaimError::Queued { before: self.table.engine.waiting(self.keys).saturating_sub(1).max(1) }
+    }
+
+    fn changes_within(&self, error: &ClaimError) -> Option<Duration> {
+        let period = self.table.engine.info().default_ttl.duration() / 3;
+        match error {
+            ClaimError::Refused(refused) => Some(until_changed(&refused.conflicts, period)),
+            ClaimError::Queued { .. } => Some(period),
+            _ => None,
+        }
+    }
+
+    fn cancelled(&self) -> ClaimError {
+        ClaimError::Cancelled
+    }
+}
+
 /// Why a group was not claimed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -158,6 +198,12 @@ pub enum ClaimError {
     /// Somebody holds part of it; nothing was written.
     #[error(transparent)]
     Refused(#[from] ClaimRefused),
+    /// Others came before, and wait for some of the targets; nothing was written.
+    #[error("busy: {before} others wait for some of these targets already; wait as well")]
+    Queued {
+        /// How many they are.
+        before: usize,
+    },
     /// The wait was cancelled; nothing was written.
     #[error("the wait for the group was cancelled")]
     Cancelled,
@@ -171,7 +217,7 @@ impl ClaimError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Refused(refused) => refused.damaged.is_empty(),
-            Self::Cancelled => true,
+            Self::Queued { .. } | Self::Cancelled => true,
             Self::Failed(failure) => failure.is_retryable(),
         }
     }

@@ -38,7 +38,8 @@ use std::time::Duration;
 use ringfence_engine::{Done, Engine, Failure};
 use ringfence_env::World;
 use ringfence_model::rules::{
-    self, ClaimRequest, CompleteRefused, JobCompleteRefused, WorkClaim, WorkStale,
+    self, ClaimRequest, CompleteRefused, JobCompleteRefused, JobRefused, WorkClaim,
+    WorkClaimRefused, WorkStale,
 };
 use ringfence_model::{
     Entry, Key, Payload, Record, RecordId, TargetGroup, Timestamp, Token, Transition, View,
@@ -50,7 +51,7 @@ pub use errors::{JobAbandonError, JobClaimError, JobCompleteError, JobReplayErro
 use crate::claim::Claim;
 use crate::lease::Lease;
 use crate::target_table::{TargetTable, keys};
-use crate::wait::Patience;
+use crate::wait::{Patience, Wait, until_changed, until_over};
 use crate::work_table::{Completion, WorkLease};
 
 /// The verbs on a group and a work item. Cheap to clone.
@@ -105,18 +106,17 @@ impl JobTable {
         };
         let keys = job_keys(group, item.id());
         let Some(wait) = claim.wait else {
-            return self.claim_once(&keys, &targets, &item, claim.now, self.targets.patience);
+            return match self.targets.engine.waiting(&keys) {
+                0 => self.claim_once(&keys, &targets, &item, claim.now, self.targets.patience),
+                before => Err(JobClaimError::Queued { before }),
+            };
         };
+        let place = self.targets.engine.queue(&keys).map_err(Failure::Untouched)?;
         let patience = Patience::new(&self.targets.world, wait, claim.cancelled.clone());
-        patience.spend(
-            |one_try| self.claim_once(&keys, &targets, &item, claim.now, one_try),
-            JobClaimError::is_worth_waiting,
-            || {
-                let view = self.targets.engine.view(&keys, claim.now).ok()?;
-                rules::claim_job(&view, &targets, &item).err().map(JobClaimError::Refused)
-            },
-            || JobClaimError::Cancelled,
-        )
+        let waiting =
+            Waiting { jobs: self, targets: &targets, item: &item, keys: &keys, now: claim.now };
+        let try_once = |one_try| self.claim_once(&keys, &targets, &item, claim.now, one_try);
+        patience.spend(place.as_deref(), try_once, waiting)
     }
 
     /// Marks a committing item as done and gives `group` back, both under exactly `token`.
@@ -247,6 +247,50 @@ impl JobTable {
         rule: impl FnMut(&View) -> Result<Transition, R>,
     ) -> Result<Result<Done, R>, Failure> {
         self.targets.engine.decide(&self.targets.request(keys, now), rule)
+    }
+}
+
+/// A claim that waits.
+struct Waiting<'a> {
+    jobs: &'a JobTable,
+    targets: &'a ClaimRequest,
+    item: &'a WorkClaim,
+    keys: &'a [Key],
+    now: Option<Timestamp>,
+}
+
+impl Wait<JobClaimError> for Waiting<'_> {
+    fn is_worth_it(&self, error: &JobClaimError) -> bool {
+        error.is_worth_waiting()
+    }
+
+    fn in_the_way(&mut self) -> Option<JobClaimError> {
+        let view = self.jobs.targets.engine.view(self.keys, self.now).ok()?;
+        rules::claim_job(&view, self.targets, self.item).err().map(JobClaimError::Refused)
+    }
+
+    fn behind_others(&self) -> JobClaimError {
+        // Itself is one of them.
+        let all = self.jobs.targets.engine.waiting(self.keys);
+        JobClaimError::Queued { before: all.saturating_sub(1).max(1) }
+    }
+
+    fn changes_within(&self, error: &JobClaimError) -> Option<Duration> {
+        let period = self.jobs.targets.engine.info().default_ttl.duration() / 3;
+        match error {
+            JobClaimError::Refused(JobRefused::Group(refused)) => {
+                Some(until_changed(&refused.conflicts, period))
+            }
+            JobClaimError::Refused(JobRefused::Work(WorkClaimRefused::Leased(holding))) => {
+                Some(until_over(holding, period))
+            }
+            JobClaimError::Queued { .. } => Some(period),
+            _ => None,
+        }
+    }
+
+    fn cancelled(&self) -> JobClaimError {
+        JobClaimError::Cancelled
     }
 }
 

@@ -38,6 +38,11 @@ impl TargetTable {
         self.engine.info()
     }
 
+    /// How many claims wait for a member of `group`; none where the engine keeps no queue.
+    pub fn waiting(&self, group: &TargetGroup) -> usize {
+        self.engine.waiting(&keys(group))
+    }
+
     /// Reads the members of a group as they stand, without excluding anybody. Writes nothing.
     pub fn look(
         &self,

@@ -8,6 +8,13 @@ use ringfence::{
 use ringfence_env::Clock;
 use ringfence_env::fault::FaultFs;
 
+/// What a store of these tests goes by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TheClock {
+    Real,
+    Fake,
+}
+
 /// A store in a directory of its own, with every call countable and breakable.
 pub(crate) struct Bed {
     _dir: tempfile::TempDir,
@@ -18,17 +25,21 @@ pub(crate) struct Bed {
 
 impl Bed {
     pub(crate) fn new() -> Self {
-        Self::with_world(&World::system())
+        let (world, dir) = (World::system(), tempfile::tempdir().unwrap());
+        Self::made_in(dir, &world, &InitOptions::default(), TheClock::Real)
     }
 
     pub(crate) fn with_clock(clock: &FakeClock) -> Self {
-        Self::with_world(&World::system().with_clock(Arc::new(clock.clone())))
+        let world = World::system().with_clock(Arc::new(clock.clone()));
+        let dir = tempfile::tempdir().unwrap();
+        Self::made_in(dir, &world, &InitOptions::default(), TheClock::Fake)
     }
 
     /// The same for a table of either durability.
     pub(crate) fn of(durability: Durability, clock: &FakeClock) -> Self {
         let world = World::system().with_clock(Arc::new(clock.clone()));
-        Self::made(&world, &InitOptions { durability, ..InitOptions::default() })
+        let options = InitOptions { durability, ..InitOptions::default() };
+        Self::made_in(tempfile::tempdir().unwrap(), &world, &options, TheClock::Fake)
     }
 
     /// A store of few directories in memory, for tests that make very many.
@@ -38,29 +49,34 @@ impl Bed {
         let options = InitOptions { shards: targets, work_shards: work, ..InitOptions::default() };
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let journal = JournalOptions { segment_bytes: 64 * 1024, ..JournalOptions::default() };
-        Self::made_in(dir, &World::system(), &options, &journal)
-    }
-
-    fn with_world(world: &World) -> Self {
-        Self::made(world, &InitOptions::default())
-    }
-
-    fn made(world: &World, options: &InitOptions) -> Self {
-        let journal = JournalOptions::default();
-        Self::made_in(tempfile::tempdir().unwrap(), world, options, &journal)
+        Self::made_as(dir, &World::system(), &options, &journal, TheClock::Real)
     }
 
     fn made_in(
         dir: tempfile::TempDir,
         world: &World,
         options: &InitOptions,
+        clock: TheClock,
+    ) -> Self {
+        Self::made_as(dir, world, options, &JournalOptions::default(), clock)
+    }
+
+    fn made_as(
+        dir: tempfile::TempDir,
+        world: &World,
+        options: &InitOptions,
         journal: &JournalOptions,
+        clock: TheClock,
     ) -> Self {
         let path = dir.path().join("store");
         if crate::JOURNAL {
             Store::init_journal(&path, journal).unwrap();
         } else {
             Store::init(&path, options).unwrap();
+        }
+        if crate::JOURNAL && clock == TheClock::Fake {
+            // Nobody sleeps on shared memory by a clock that is not real: these wait by pauses.
+            std::fs::remove_file(path.join("hints")).unwrap();
         }
         let fs = FaultFs::new(world.fs.clone());
         let store = Store::open_in(&world.with_fs(Arc::new(fs.clone())), &path).unwrap();

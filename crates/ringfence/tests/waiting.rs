@@ -101,6 +101,7 @@ fn the_refusal_at_the_end_of_a_wait_names_who_is_in_the_way_then() {
     let bed = Bed::new();
     let table = bed.store.targets();
     let first = table.claim(&group(&[1]), &Claim::by("first").unwrap()).unwrap();
+    let _second = table.claim(&group(&[2]), &Claim::by("second").unwrap()).unwrap();
     let waiter = std::thread::spawn({
         let table = bed.other().targets();
         move || {
@@ -109,7 +110,6 @@ fn the_refusal_at_the_end_of_a_wait_names_who_is_in_the_way_then() {
         }
     });
     std::thread::sleep(Duration::from_millis(300));
-    let _second = table.claim(&group(&[2]), &Claim::by("second").unwrap()).unwrap();
     first.release().unwrap();
     let got = waiter.join().unwrap();
     let Err(ClaimError::Refused(refused)) = got else { panic!("{got:?}") };

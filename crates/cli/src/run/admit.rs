@@ -63,6 +63,9 @@ pub(super) fn admit(
                 Ok(Admitted::Held(refusal::claim(group, &refused)))
             }
             (None, ClaimError::Refused(refused)) => Err(refusal::claim(group, &refused)),
+            (None, error @ ClaimError::Queued { .. }) => {
+                Ok(Admitted::Held(refusal::queued(&error)))
+            }
             (None, ClaimError::Failed(failure @ ringfence::Failure::Busy { .. })) => {
                 Ok(Admitted::Held(store::failed("the claim", &failure)))
             }

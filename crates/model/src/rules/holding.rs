@@ -31,6 +31,8 @@ pub struct Holding {
     pub expires_at: Timestamp,
     /// Seconds until then from the moment of the view; negative when past.
     pub expires_in: f64,
+    /// Whether it is over earlier if the process that it is tied to ends.
+    pub tied: bool,
 }
 
 impl Holding {
@@ -47,6 +49,11 @@ impl Holding {
             updated: holder.updated,
             expires_at,
             expires_in: expires_at.seconds() - wall.seconds(),
+            tied: holder
+                .writer
+                .as_ref()
+                .and_then(|w| w.boot.as_ref())
+                .is_some_and(|b| b.life.is_some()),
         }
     }
 

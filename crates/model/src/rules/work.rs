@@ -53,9 +53,11 @@ pub fn claim_work(view: &View, request: &WorkClaim) -> Result<Transition, WorkCl
             let holding = || Holding::seen(&old.holder, view);
             match old.status {
                 WorkStatus::Done => return Err(WorkClaimRefused::Done),
-                WorkStatus::Committing => return Err(WorkClaimRefused::Committing(holding())),
+                WorkStatus::Committing => {
+                    return Err(WorkClaimRefused::Committing(Box::new(holding())));
+                }
                 WorkStatus::Leased if !old.holder.is_expired(&view.moment, view.default_ttl) => {
-                    return Err(WorkClaimRefused::Leased(holding()));
+                    return Err(WorkClaimRefused::Leased(Box::new(holding())));
                 }
                 WorkStatus::Leased => {
                     // Another program counts generations by itself; the next must rise above its.
@@ -207,10 +209,10 @@ fn put(record: WorkRecord) -> Transition {
 pub enum WorkClaimRefused {
     /// Leased and not run out.
     #[error("the work item is {0}")]
-    Leased(Holding),
+    Leased(Box<Holding>),
     /// Its result is being published; any coordinator may finish that.
     #[error("the work item is committing, {0}")]
-    Committing(Holding),
+    Committing(Box<Holding>),
     /// Published already.
     #[error("the work item is done")]
     Done,

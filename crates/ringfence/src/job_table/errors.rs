@@ -10,6 +10,12 @@ pub enum JobClaimError {
     /// Somebody holds part of the group, or the item is taken or done.
     #[error(transparent)]
     Refused(#[from] JobRefused),
+    /// Others came before, and wait for the item or some of the targets; nothing was written.
+    #[error("busy: {before} others wait for some of these targets already; wait as well")]
+    Queued {
+        /// How many they are.
+        before: usize,
+    },
     /// The wait was cancelled; nothing was written.
     #[error("the wait for the job was cancelled")]
     Cancelled,
@@ -27,7 +33,7 @@ impl JobClaimError {
             Self::Refused(refused) => {
                 matches!(refused, JobRefused::Work(WorkClaimRefused::Leased(_)))
             }
-            Self::Cancelled => true,
+            Self::Queued { .. } | Self::Cancelled => true,
             Self::Failed(failure) => failure.is_retryable(),
         }
     }
