@@ -57,7 +57,8 @@ impl JournalEngine {
             (replica.place(), issued.max(replica.fence))
         };
         let (epoch, sequence) = (place.epoch, place.at.sequence);
-        journal.wait_durable(&Ticket { epoch, sequence, token: None, stored: false })?;
+        let ticket = Ticket { epoch, sequence, token: None, stored: false, frees: false };
+        journal.wait_durable(&ticket)?;
         let maintain = journal.lock(Which::Maintain, deadline)?;
         let (fence, slot) = (Fence(fence), place.slot);
         Ok(Still { engine: self, fence, slot, _maintain: maintain, _append: append })
