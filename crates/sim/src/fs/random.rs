@@ -115,7 +115,10 @@ impl SharedWords for SimWords {
     }
 
     fn store(&self, index: usize, value: u64) {
-        self.machine.record_word(index);
+        // What is as it was is no other state for those who go on.
+        if self.machine.disk().word(self.ino, index).is_some_and(|word| *word != value) {
+            self.machine.record_word(index);
+        }
         self.change(index, |_| value);
     }
 
