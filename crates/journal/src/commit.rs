@@ -35,7 +35,7 @@ use crate::journal::{Held, Journal, Which};
 use crate::layout::Layout;
 use crate::recover::{Counts, into_storage};
 use crate::replica::{Place, Replica, Tail};
-use crate::segment::{FIRST_FRAME, write_full};
+use crate::segment::{FIRST_FRAME, SegmentHeader, read_full, write_full};
 
 /// The longest that a leader waits for as many frames as the last sync covered.
 const LONGEST_GATHER: Duration = Duration::from_micros(300);
@@ -122,7 +122,7 @@ impl Journal {
                     // What is whole goes first. This one is decided again: its token may be too old
                     // by the time that there is room.
                     unit.end = Ended::Stale;
-                    let flushed = self.flush(&mut batch, &mut replica);
+                    let flushed = self.flush(&mut batch, &mut replica, &held);
                     flushed.map_err(|failure| batch.take_back(planned, failure))?;
                     let Some(issued) = self.rotate(&mut replica, &held)? else {
                         return Ok(Progress::Full);
@@ -132,7 +132,7 @@ impl Journal {
                 Err(failure) => unit.end = Ended::Failed(failure),
             }
         }
-        let flushed = self.flush(&mut batch, &mut replica);
+        let flushed = self.flush(&mut batch, &mut replica, &held);
         flushed.map_err(|failure| batch.take_back(planned, failure))?;
         Ok(Progress::All)
     }
@@ -199,7 +199,12 @@ impl Journal {
     }
 
     /// Writes the frames of a batch and applies them as everybody else will.
-    fn flush(&self, batch: &mut Batch, replica: &mut Replica) -> Result<(), Failure> {
+    fn flush(
+        &self,
+        batch: &mut Batch,
+        replica: &mut Replica,
+        held: &Held<'_>,
+    ) -> Result<(), Failure> {
         if batch.bytes.is_empty() {
             return Ok(());
         }
@@ -210,15 +215,21 @@ impl Journal {
         let written = write_full(file, &batch.bytes, from);
         batch.bytes.clear();
         if let Err(source) = written {
-            // Whatever of it stands must not be taken for a frame by the next one.
+            // The first byte was refused, and nothing was tried after it.
+            if is_refusal(&source) && Self::is_clear(replica, file).unwrap_or(false) {
+                return Err(Failure::Untouched(fail(source)));
+            }
+            // Whatever of it stands must not be taken for a frame, by the next one or after a power cut:
+            // the epoch ends before it, durably.
             let first = replica.at.sequence;
-            let erased = write_full(file, &[0; SECTOR], from);
-            let tail = replica.follow(&self.segments, self.table, u64::MAX, false);
-            return Err(match (erased, tail) {
-                (Ok(()), Ok(_)) if replica.at.sequence == first => Failure::Untouched(fail(source)),
-                (erased, _) => Failure::Unknown {
+            let erased = write_full(file, &[0; SECTOR], from).map_err(fail);
+            self.hints.set_failed(replica.epoch(), first);
+            let closed = erased.and_then(|()| self.close(replica, Counts::UpTo(first), held));
+            return Err(match closed {
+                Ok(()) => Failure::Restored(fail(source)),
+                Err(restore) => Failure::Unknown {
                     source: fail(source),
-                    restore: fail(erased.err().unwrap_or_else(|| io::ErrorKind::Other.into())),
+                    restore,
                     members: vec![path.display().to_string()],
                 },
             });
@@ -241,12 +252,24 @@ impl Journal {
         Ok(())
     }
 
+    /// Whether there is nothing at all where the next frame goes.
+    fn is_clear(replica: &Replica, file: &dyn RandomFile) -> io::Result<bool> {
+        let room = replica.segment_bytes().saturating_sub(replica.at.offset);
+        let mut there = vec![0; usize::try_from(room).unwrap_or(0)];
+        let read = read_full(file, &mut there, replica.at.offset)?;
+        Ok(read == there.len() && there.iter().all(|byte| *byte == 0))
+    }
+
     /// Goes on in the next segment, if it is ready. J3: only once this one is durable.
     fn rotate(&self, replica: &mut Replica, held: &Held<'_>) -> Result<Option<u64>, Failure> {
         let path = self.layout.segment(replica.slot);
         let fail = |source| Failure::Untouched(StorageError::new("seal", path.display(), source));
         let next = self.segments.find(replica.at.segment + 1).map_err(fail)?;
-        let Some((slot, ready)) = next.filter(|(_, header)| header.failed_after.is_none()) else {
+        let ready = |header: &SegmentHeader| {
+            let known = !self.hints.are_shared() || self.hints.is_ready(header.segment);
+            known && header.failed_after.is_none()
+        };
+        let Some((slot, ready)) = next.filter(|(_, header)| ready(header)) else {
             return Ok(None);
         };
         let header = Header {
@@ -259,7 +282,9 @@ impl Journal {
         };
         let (seal, _) = frame::encode(&header, self.table, |_| {});
         let file = self.segments.file(replica.slot).map_err(fail)?;
-        self.segments.renew(slot, &ready).map_err(fail)?;
+        if !self.hints.are_shared() {
+            self.segments.renew(slot, &ready).map_err(fail)?;
+        }
         write_full(file, &seal, replica.at.offset).map_err(fail)?;
         self.catch_up_for_writing(replica, held).map(Some).map_err(Failure::Untouched)
     }
@@ -352,7 +377,7 @@ impl Journal {
                 _ if !here => continue,
                 _ => return Ok(false),
             };
-            if header.failed_after.is_some() {
+            if header.failed_after.is_some() || self.hints.failed(place.epoch).is_some() {
                 return Ok(false);
             }
             let synced = self.segments.file(slot).and_then(RandomFile::sync_data);
@@ -363,6 +388,7 @@ impl Journal {
                     Some(hint) => place.durable.max(hint),
                     None => place.at.sequence,
                 };
+                self.hints.set_failed(place.epoch, durable);
                 // V1. The one before first: what is in it is told apart by its mark alone.
                 let here = Some((place.slot, place.at.segment));
                 for (slot, segment) in before.into_iter().chain(here) {
@@ -529,6 +555,15 @@ impl Batch {
 pub(crate) fn exhausted() -> Failure {
     let why = io::Error::other("the fences are exhausted");
     Failure::Untouched(StorageError::new("issue", "a token", why))
+}
+
+/// Errors of a system that did not begin to write, unlike those of a device.
+fn is_refusal(error: &io::Error) -> bool {
+    use io::ErrorKind::{
+        FileTooLarge, Interrupted, QuotaExceeded, ReadOnlyFilesystem, StorageFull,
+    };
+    let kind = error.kind();
+    matches!(kind, FileTooLarge | Interrupted | QuotaExceeded | ReadOnlyFilesystem | StorageFull)
 }
 
 fn changes_nothing(unit: &Planned<'_>) -> bool {

@@ -42,6 +42,8 @@ const ISSUED: usize = 64;
 /// Rises when something was freed.
 pub const FREED: usize = 48;
 const FREED_WAITERS: usize = 49;
+const FAILED: usize = 80;
+const READY: usize = 88;
 /// The last place in the queue that was given out.
 const TICKET: usize = 72;
 
@@ -96,7 +98,11 @@ impl Hints {
         };
         if words.load(IDENTITY) != identity {
             // Two may do this at once: all that they write are zeros.
-            (1..WORDS).for_each(|index| words.store(index, 0));
+            for index in 1..WORDS {
+                if words.load(index) != 0 {
+                    words.store(index, 0);
+                }
+            }
             words.store(IDENTITY, identity);
         }
         Ok(Self { words, identity, shared: true })
@@ -184,6 +190,26 @@ impl Hints {
     /// Tells it, before the frame is written.
     pub fn set_issued(&self, fence: u64) {
         self.set_number(ISSUED, 0, fence);
+    }
+
+    /// The last frame of `epoch` that counts, if a sync of it has failed.
+    pub fn failed(&self, epoch: u64) -> Option<u64> {
+        self.number(FAILED, epoch)
+    }
+
+    /// Tells that a sync has failed: also where the segment itself cannot be marked.
+    pub fn set_failed(&self, epoch: u64, durable: u64) {
+        self.set_number(FAILED, epoch, durable);
+    }
+
+    /// Whether the segment of this number was made ready, durably, in this boot.
+    pub fn is_ready(&self, segment: u64) -> bool {
+        self.number(READY, 0) == Some(segment)
+    }
+
+    /// Tells that it was.
+    pub fn set_ready(&self, segment: u64) {
+        self.set_number(READY, 0, segment);
     }
 
     /// How many frames the last sync covered.

@@ -168,7 +168,13 @@ impl Journal {
     /// Brings the replica to the end of the journal as anybody sees it who holds no lock.
     pub(crate) fn catch_up(&self, replica: &mut Replica) -> Result<Tail, ReadError> {
         for _ in 0..16 {
-            match replica.follow(&self.segments, self.table, u64::MAX, false)? {
+            let tail = replica.follow(&self.segments, self.table, u64::MAX, false)?;
+            // V1. A mark that could not be written counts all the same.
+            let tail = match self.hints.failed(replica.epoch()) {
+                Some(durable) if tail == Tail::End => Tail::Failed { durable },
+                _ => tail,
+            };
+            match tail {
                 Tail::End => return Ok(Tail::End),
                 // What was dropped may have been applied already.
                 Tail::Failed { durable } => {

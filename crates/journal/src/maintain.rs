@@ -70,6 +70,10 @@ impl Journal {
             self.put_in_force_again().map_err(Failure::Untouched)?;
             let number = head.base.segment + 1;
             self.segments.prepare(1 - slot, number, self.meta.segment_bytes).map_err(fail)?;
+            self.hints.set_ready(number);
+        } else if self.hints.are_shared() && !self.hints.is_ready(head.base.segment + 1) {
+            drop(held);
+            return self.make_ready_again(head.base.segment + 1, deadline);
         }
         self.ready.store(head.base.segment + 1, Ordering::Relaxed);
         // Whoever holds the replica may be waiting for this lock.
@@ -78,6 +82,29 @@ impl Journal {
         let mut replica = self.replica();
         if let Ok(fresh) = self.load(u64::MAX) {
             replica.replace(fresh);
+        }
+        Ok(())
+    }
+
+    /// S4. The segment has its number, but nobody knows whether that is durable. Nobody goes on in it
+    /// while the append lock is held, and nobody has: that would have taken what is not known.
+    fn make_ready_again(&self, number: u64, deadline: Deadline) -> Result<(), Failure> {
+        let root = self.layout.root();
+        let fail =
+            |source| Failure::Untouched(StorageError::new("make room in", root.display(), source));
+        let append = self.lock(Which::Append, deadline)?;
+        let mut replica = self.replica();
+        self.catch_up_for_writing(&mut replica, &append).map_err(Failure::Untouched)?;
+        let _maintain = self.lock(Which::Maintain, deadline)?;
+        if replica.at.segment + 1 != number || self.hints.is_ready(number) {
+            return Ok(());
+        }
+        let slot = 1 - replica.slot;
+        // What the checkpoint in force goes on in is needed still.
+        if self.segments.header(slot).map_err(fail)?.is_some_and(|header| header.segment == number)
+        {
+            self.segments.prepare(slot, number, self.meta.segment_bytes).map_err(fail)?;
+            self.hints.set_ready(number);
         }
         Ok(())
     }

@@ -82,13 +82,19 @@ impl JournalEngine {
         }
         check_root(world, &root)?;
         let layout = Layout::new(&root);
+        let parent = root.parent().filter(|parent| *parent != Path::new(""));
+        let parent = parent.unwrap_or(Path::new("."));
+        let sync = |dir: &Path| {
+            world.fs.sync_dir(dir).map_err(|source| storage("sync directory", dir, source))
+        };
         if let Some(engine) = existing(world, &layout, options)? {
+            // Its maker may have died before he saw to that.
+            sync(&root)?;
+            sync(parent)?;
             return Ok(engine);
         }
         survey(world, &layout)?;
-        let parent = root.parent().filter(|parent| *parent != Path::new(""));
-        let parent = parent.unwrap_or(Path::new("."));
-        world.fs.sync_dir(parent).map_err(|source| storage("sync directory", parent, source))?;
+        sync(parent)?;
         let deadline = world.clock.deadline(PATIENCE);
         let path = layout.maintain_lock();
         let (fs, clock) = (&*world.fs, &*world.clock);
@@ -223,6 +229,12 @@ fn make(world: &World, layout: &Layout, options: &InitOptions) -> Result<(), Ini
     for (slot, number) in (0..SLOTS).zip(1..) {
         segments.prepare(slot, number, meta.segment_bytes).map_err(fail)?;
     }
+    Locks::open(world, layout).map_err(fail)?;
+    match world.fs.mkdir(&layout.lives(), DIR_MODE) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(fail(error)),
+        _ => {}
+    }
+    // Its sync of the directory covers every name but that of the description.
     let chain = world.entropy.nonce().map_err(fail)?;
     let chain = u64::try_from(chain & u128::from(u64::MAX)).unwrap_or(0);
     let base = Position { segment: 1, offset: FIRST_FRAME, sequence: 0, chain };
@@ -231,12 +243,9 @@ fn make(world: &World, layout: &Layout, options: &InitOptions) -> Result<(), Ini
     checkpoint::write(&*world.fs, layout, table, &head, nothing)
         .map_err(|error| fail(io::Error::other(error.to_string())))?;
     // Nothing was issued yet.
-    Hints::open(world, layout, table).map_err(fail)?.set_issued(0);
-    Locks::open(world, layout).map_err(fail)?;
-    match world.fs.mkdir(&layout.lives(), DIR_MODE) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(fail(error)),
-        _ => {}
-    }
+    let hints = Hints::open(world, layout, table).map_err(fail)?;
+    hints.set_issued(0);
+    hints.set_ready(SLOTS as u64);
     let temp = layout.meta().with_extension("tmp");
     remove(world, &temp).map_err(fail)?;
     let (meta, line) = (layout.meta(), meta.to_line());

@@ -5,6 +5,7 @@
 //!
 //! V1. A segment that frames of a failed sync are in is marked with the last frame that counts. What is
 //!     after it was acknowledged to nobody, and never will be: whoever leads a sync looks for the mark.
+//!     Shared memory says the same, for the case that the mark cannot be written either.
 //! V2. The decision is one checkpoint of the state at that frame, in force durably before anybody is
 //!     told what became of his frame. It is *closed*: it goes on in no segment, so nothing that the
 //!     segments hold or lose matters any more. Until the journal is reopened nothing is appended.

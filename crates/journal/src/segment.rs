@@ -7,8 +7,10 @@
 //! S3. A segment that ended early stays marked so until its file is made ready for another number. The
 //!     mark is for the processes of one boot, and nobody else believes it: after a power cut the frames
 //!     that it counted on may be gone. The checkpoint's head decides then.
-//! S4. Whoever goes on in a segment writes its header once more before: the sync that covers its first
-//!     frame then covers the header too, whatever became of the one who made the file ready.
+//! S4. A segment is gone on in only where it is known that its header is durable: its maker says so in
+//!     shared memory, and where that is not known the file is made ready again. It is not enough that the
+//!     header is there: its maker may have died, or his sync failed. Where there is no shared memory the
+//!     header is written once more instead, and the sync that covers the first frame covers it too.
 
 use std::io;
 

@@ -225,6 +225,11 @@ impl Disk {
     }
 
     /// A word that is mapped.
+    pub fn word_at(&self, ino: Ino, index: usize) -> Option<u64> {
+        self.words.get(&ino)?.get(index).copied()
+    }
+
+    /// The same, to be changed.
     pub fn word(&mut self, ino: Ino, index: usize) -> Option<&mut u64> {
         Arc::make_mut(self.words.get_mut(&ino)?).get_mut(index)
     }

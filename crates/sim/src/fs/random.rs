@@ -102,9 +102,14 @@ impl SimWords {
 
     fn change(&self, index: usize, to: impl FnOnce(u64) -> u64) -> u64 {
         let Some(mut core) = self.machine.touch(self.proc) else { return 0 };
-        let Some(word) = core.disk.word(self.ino, index) else { return 0 };
-        let was = *word;
-        *word = to(was);
+        let Some(was) = core.disk.word_at(self.ino, index) else { return 0 };
+        let now = to(was);
+        // Words that nobody changes are shared between the copies of a disk.
+        if now != was
+            && let Some(word) = core.disk.word(self.ino, index)
+        {
+            *word = now;
+        }
         was
     }
 }
@@ -116,7 +121,7 @@ impl SharedWords for SimWords {
 
     fn store(&self, index: usize, value: u64) {
         // What is as it was is no other state for those who go on.
-        if self.machine.disk().word(self.ino, index).is_some_and(|word| *word != value) {
+        if self.load(index) != value {
             self.machine.record_word(index);
         }
         self.change(index, |_| value);
