@@ -100,6 +100,7 @@ impl Context {
             (true, _) if layer == "soak" => 30,
             // What it tries is fixed, and all of it must be tried: for machines that are much slower.
             (true, _) if layer == "mutants" => 600,
+            (true, _) if layer == "eio" => 180,
             (true, _) => 60,
             (false, _) if layer == "weak" => 300,
             (false, _) if layer == "mutants" => 600,

@@ -20,10 +20,10 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ringfence::Durability;
 use serde_json::Value;
 
 use crate::context::{Context, Trouble};
+use crate::opened::Mode;
 use crate::report::Row;
 use crate::rng::Rng;
 use cases::Case;
@@ -31,7 +31,7 @@ use judge::{Bench, Verdict};
 use traced::{Blow, Place, Ran, Runner};
 
 /// Calls that have nothing to do with a table.
-const LEFT_OUT: [&str; 33] = [
+const LEFT_OUT: [&str; 34] = [
     "arch_prctl",
     "brk",
     "clock_nanosleep",
@@ -47,6 +47,7 @@ const LEFT_OUT: [&str; 33] = [
     "getuid",
     "gettid",
     "madvise",
+    "mlock",
     "mmap",
     "mprotect",
     "mremap",
@@ -117,11 +118,16 @@ impl Known {
 pub(crate) fn run(context: &Context) -> Result<Vec<Row>, Trouble> {
     let mut rows = Vec::new();
     // The whole sweep has an end of its own; the deadline is for machines that are much slower.
-    let seconds = context.args.seconds.unwrap_or(if context.args.ci { 58 } else { 600 });
-    let share = Duration::from_secs(seconds) / 2;
-    for (mode, durability) in [("group", Durability::Group), ("record", Durability::Record)] {
+    let modes = context.modes(&Mode::ALL);
+    let each = if context.args.ci { 29 } else { 300 };
+    let runs = u32::try_from(modes.len()).unwrap_or(1).max(1);
+    let share = context
+        .args
+        .seconds
+        .map_or(Duration::from_secs(each), |seconds| Duration::from_secs(seconds) / runs);
+    for mode in modes {
         let context = Context { deadline: Instant::now() + share, ..context.clone() };
-        rows.extend(sweep(&context, mode, durability)?);
+        rows.extend(sweep(&context, mode)?);
     }
     rows.push(canary::run(context)?);
     Ok(rows)
@@ -144,8 +150,8 @@ struct Tally {
     unfinished: u64,
 }
 
-fn sweep(context: &Context, mode: &str, durability: Durability) -> Result<Vec<Row>, Trouble> {
-    let cases = cases::all(context, durability)?;
+fn sweep(context: &Context, mode: Mode) -> Result<Vec<Row>, Trouble> {
+    let cases = cases::all(context, mode)?;
     let judged = Mutex::new(HashSet::new());
     let bench = bench(context, &judged)?;
     let mut known = Vec::new();
@@ -160,7 +166,7 @@ fn sweep(context: &Context, mode: &str, durability: Durability) -> Result<Vec<Ro
         let deadline = Instant::now() + if kills { left / 2 } else { left };
         let context = Context { deadline, ..context.clone() };
         let tally = strike(&context, &cases, &known, jobs, &judged)?;
-        rows.push(row(mode, kills, tally, began));
+        rows.push(row(mode.word(), kills, tally, began));
     }
     Ok(rows)
 }

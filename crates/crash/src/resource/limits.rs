@@ -8,10 +8,9 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use ringfence::Durability;
-
 use super::tally::Tally;
 use crate::context::{Context, Trouble};
+use crate::opened::Mode;
 use crate::report::Row;
 use crate::sweep::cases::{self, Case, Expect};
 use crate::sweep::judge::Bench;
@@ -51,8 +50,9 @@ pub(super) fn run(context: &Context) -> Result<Row, Trouble> {
         Bench { context, store: dir.join("table"), runner: Runner::new(dir), known: &judged };
     let mut tally = Tally::default();
     let mut late = 0;
-    for durability in [Durability::Group, Durability::Record] {
-        let cases = cases::all(context, durability)?;
+    let modes = super::modes(context, true);
+    for &mode in &modes {
+        let cases = cases::all(context, mode)?;
         let short = ["claim", "heartbeat", "release", "begin-commit", "check --repair"];
         let chosen = |case: &&Case| {
             // A wait only takes time, and makes no call that a claim does not make.
@@ -71,6 +71,9 @@ pub(super) fn run(context: &Context) -> Result<Row, Trouble> {
         }
     }
     let mut row = tally.row("tmpfs", "limits of a process", began);
+    if modes.len() < context.modes(&Mode::ALL).len() {
+        row.notes.push(super::NOT_TRIED.to_owned());
+    }
     if late > 0 {
         row.notes.push(format!("the time ran out before {late} of the calls"));
     }
@@ -109,6 +112,7 @@ fn one(
         .wrong
         .into_iter()
         .map(|wrong| format!("{}: {wrong} (it said: {})", limit.words.join(" "), ran.ending()));
-    tally.count(&format!("{}, {}", limit.name, case.name), verdict.ending, wrong.collect());
+    let what = format!("{}, {} ({})", limit.name, case.name, case.mode.word());
+    tally.count(&what, verdict.ending, wrong.collect());
     Ok(())
 }

@@ -1,25 +1,24 @@
 //! Lies that the judge must notice: system calls that are not made and seem to succeed, and a table
 //! that is judged by a promise that it does not make.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Mutex;
 use std::time::Instant;
-
-use ringfence::Durability;
 
 use super::cases::{self, Case};
 use super::traced::{Blow, Place};
 use super::{Known, bench, program, undisturbed};
 use crate::context::{Context, Trouble};
+use crate::opened::Mode;
 use crate::report::Row;
 
 /// What is planted into which case.
 struct Canary {
     what: &'static str,
     case: &'static str,
-    durability: Durability,
+    mode: Mode,
     places: Vec<Place>,
-    /// Judged as if the table kept groups whole.
+    /// Judged as if the table kept groups whole, or the call had been acknowledged.
     promised: bool,
 }
 
@@ -32,9 +31,15 @@ fn kill(call: &str, when: u64) -> Place {
 }
 
 fn planted() -> Vec<Canary> {
-    let canary =
-        |what, case, durability, places| Canary { what, case, durability, places, promised: false };
-    let (group, record) = (Durability::Group, Durability::Record);
+    let canary = |what, case, mode, places| Canary { what, case, mode, places, promised: false };
+    let (group, record) = (Mode::Group, Mode::Record);
+    let unwritten = |what, case| Canary {
+        what,
+        case,
+        mode: Mode::Journal,
+        places: vec![kill("pwrite64", 1)],
+        promised: true,
+    };
     vec![
         canary("a rename that is not made", "claim", record, vec![lie("rename", 0, 2)]),
         canary("a renewal that is not made", "heartbeat", group, vec![lie("rename", 0, 1)]),
@@ -54,10 +59,13 @@ fn planted() -> Vec<Canary> {
         Canary {
             what: "a group in part where each record is whole, judged as a whole group",
             case: "claim",
-            durability: record,
+            mode: record,
             places: vec![kill("rename", 3)],
             promised: true,
         },
+        unwritten("a grant without a frame, judged as acknowledged", "claim"),
+        unwritten("a renewal without a frame, judged as acknowledged", "heartbeat"),
+        unwritten("a removal without a frame, judged as acknowledged", "release"),
     ]
 }
 
@@ -72,11 +80,12 @@ pub(super) fn run(context: &Context) -> Result<Row, Trouble> {
     };
     let judged = Mutex::new(HashSet::new());
     let bench = bench(context, &judged)?;
-    let of = [Durability::Group, Durability::Record].map(|mode| cases::all(context, mode));
-    let [group, record] = of;
-    let (group, record) = (group?, record?);
+    let mut all = BTreeMap::new();
+    for mode in context.modes(&Mode::ALL) {
+        all.insert(mode, cases::all(context, mode)?);
+    }
     for canary in planted() {
-        let cases = if canary.durability == Durability::Group { &group } else { &record };
+        let Some(cases) = all.get(&canary.mode) else { continue };
         let case = cases.iter().find(|case| case.name == canary.case);
         let case = case.ok_or_else(|| Trouble::Failed(format!("no case {}", canary.case)))?;
         // This fails if anything is wrong without the lie.
@@ -84,9 +93,12 @@ pub(super) fn run(context: &Context) -> Result<Row, Trouble> {
         let before = cases::prepare(context, case, &bench.store, Some(&shown))?;
         let args = case.args(&bench.store);
         let ran = bench.runner.traced(&canary.places, program(context, case), &args)?;
-        let promised = Case { durability: Durability::Group, ..case.clone() };
-        let case = if canary.promised { &promised } else { case };
-        let verdict = if ran.signal == Some(9) {
+        let promised = Case { mode: Mode::Group, ..case.clone() };
+        let unwritten = canary.promised && canary.mode == Mode::Journal;
+        let case = if canary.promised && !unwritten { &promised } else { case };
+        let verdict = if unwritten {
+            bench.as_acknowledged(case, &before)?
+        } else if ran.signal == Some(9) {
             bench.after_kill(case, &before, &ran)?
         } else {
             bench.after_error(case, &before, canary.places.first(), &ran, &answer)?

@@ -4,14 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringfence::{Durability, Ttl, World};
-use ringfence_files::{FilesEngine, InitOptions};
-use ringfence_model::{RecordId, ShardCount, Target};
+use ringfence::{JournalPlace, World};
+use ringfence_model::{RecordId, Target};
 use serde_json::Value;
 
 use super::traced::{self, Blow, Place, Runner};
 use super::tree::{self, Lease, Tree, View};
 use crate::context::{Context, Trouble};
+use crate::opened::{Mode, Opened};
 use crate::table;
 
 /// What a call is to make of each of its records.
@@ -43,7 +43,7 @@ pub(crate) enum Expect {
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) name: &'static str,
-    pub(crate) durability: Durability,
+    pub(crate) mode: Mode,
     /// The tool's own `call`, where the binary has no verb.
     pub(crate) own: bool,
     /// The table before.
@@ -108,6 +108,11 @@ impl Case {
         if new { Is::New } else { Is::Neither }
     }
 
+    /// Whether the call also makes room for later ones: that may fail, and the call be done.
+    pub(crate) fn makes_room(&self) -> bool {
+        self.name.ends_with("of the next segment")
+    }
+
     /// Whether the call changes leases at all.
     pub(crate) fn changes(&self) -> bool {
         use Expect::{Gone, Granted, Moved, Renewed, Run};
@@ -118,6 +123,8 @@ impl Case {
     pub(crate) fn again(&self, states: &[Is]) -> &'static [i32] {
         let all = |is| states.iter().all(|state| *state == is);
         match self.expect {
+            // Such a lease is over with its process, where that can be proved.
+            Expect::Run if !all(Is::Old) && self.mode == Mode::Journal => &[0, 75, 79],
             Expect::Granted | Expect::Run if !all(Is::Old) => &[75, 79],
             Expect::Busy => &[75],
             Expect::Gone if !all(Is::Old) => &[79, 80],
@@ -154,7 +161,7 @@ struct Maker<'c> {
     context: &'c Context,
     runner: Runner,
     store: std::path::PathBuf,
-    durability: Durability,
+    mode: Mode,
 }
 
 impl Maker<'_> {
@@ -176,6 +183,38 @@ impl Maker<'_> {
         Ok(Arc::new(Tree::read(&self.store)?))
     }
 
+    /// The state before the claim that changes where a journal is, so that the next one does as well:
+    /// so many large claims, and then small ones until it comes to that.
+    fn before_a_change(
+        &self,
+        large: u64,
+        what: fn(JournalPlace) -> u64,
+    ) -> Result<Arc<Tree>, Trouble> {
+        const MOST: u64 = 300;
+        let place = || {
+            let table = Opened::open_read_only(&World::system(), &self.store);
+            let place = table.and_then(|table| table.place()).map_err(Trouble::Failed)?;
+            place.map(what).ok_or_else(|| Trouble::Failed("no journal".to_owned()))
+        };
+        let payload = self.store.with_file_name("payload");
+        std::fs::write(&payload, format!("{{\"text\":\"{}\"}}", "x".repeat(13_000)))?;
+        let before = place()?;
+        for number in 0..MOST {
+            let tree = self.tree()?;
+            // Every change has numbers of its own.
+            let target = 500_000 + before * MOST + number;
+            let mut line = format!("claim @ --json --owner op-60 --ttl 10h --targets {target}");
+            if number < large {
+                line = format!("{line} --payload @{}", payload.display());
+            }
+            self.make(false, &line)?;
+            if place()? != before {
+                return Ok(tree);
+            }
+        }
+        Err(Trouble::Failed("a journal that never came to the end of a segment".to_owned()))
+    }
+
     /// Starts again from a state that was made before.
     fn from(&self, tree: &Tree) -> Result<(), Trouble> {
         Ok(tree.write(&self.store)?)
@@ -183,15 +222,7 @@ impl Maker<'_> {
 
     /// A table with leases that are nobody's business here: in every shard, and a work item.
     fn base(&self, others: &[u64]) -> Result<Arc<Tree>, Trouble> {
-        let count = |count| ShardCount::new(count).expect("a valid count");
-        let options = InitOptions {
-            shards: count(table::SHARDS),
-            work_shards: count(1),
-            ttl: Ttl::from_seconds(3600.0).expect("a valid ttl"),
-            durability: self.durability,
-        };
-        FilesEngine::init(&World::system(), &self.store, &options)
-            .map_err(|error| Trouble::Failed(table::chain(error)))?;
+        self.mode.init(&World::system(), &self.store, 3600.0).map_err(Trouble::Failed)?;
         self.claim(others, "op-50", "10h")?;
         self.claim(
             &others[..1].iter().map(|other| other + 100_000).collect::<Vec<_>>(),
@@ -203,19 +234,18 @@ impl Maker<'_> {
     }
 }
 
-/// Every case of one durability.
-pub(crate) fn all(context: &Context, durability: Durability) -> Result<Vec<Case>, Trouble> {
+/// Every case of one kind of table.
+pub(crate) fn all(context: &Context, mode: Mode) -> Result<Vec<Case>, Trouble> {
     let [a, b, c] = [0, 1, 2].map(|shard| table::targets_in(shard, 8));
     let dir = context.dir("cases")?;
-    let maker =
-        Maker { context, store: dir.join("table"), runner: Runner::new(dir.clone()), durability };
+    let maker = Maker { context, store: dir.join("table"), runner: Runner::new(dir.clone()), mode };
     let group = [a[0], a[1], b[0], c[0]];
     let base = maker.base(&[a[4], b[4], c[4]])?;
     let mut cases = Vec::new();
     let mut add = |name, before: &Arc<Tree>, line: &str, expect, targets: &[u64]| {
         cases.push(Case {
             name,
-            durability,
+            mode,
             own: false,
             before: Arc::clone(before),
             args: words(line),
@@ -235,6 +265,9 @@ pub(crate) fn all(context: &Context, durability: Durability) -> Result<Vec<Case>
     let mut fresh = (*base).clone();
     for file in ["probe.json", "fence.next", "fence.mark", "fence.lock"] {
         fresh.0.remove(file);
+    }
+    if let Some(Some(hints)) = fresh.0.get_mut("hints") {
+        hints.fill(0);
     }
     let fresh = Arc::new(fresh);
     add("first claim", &fresh, &format!("{claim} {four}"), Expect::Granted, &group);
@@ -264,10 +297,22 @@ pub(crate) fn all(context: &Context, durability: Durability) -> Result<Vec<Case>
     std::thread::sleep(Duration::from_millis(30));
     add("take-over", &maker.tree()?, &format!("{claim} {four}"), Expect::Granted, &group);
 
-    // A claim that died between two renames: in a table with intents one stands.
+    if mode == Mode::Journal {
+        maker.from(&base)?;
+        let full = maker.before_a_change(3, |place| place.segment)?;
+        let name = "claim that begins with the first frame of the next segment";
+        add(name, &full, &format!("{claim} {four}"), Expect::Granted, &group);
+        let half = maker.before_a_change(1, |place| place.checkpoint)?;
+        let name = "claim that makes ready the file of the next segment";
+        add(name, &half, &format!("{claim} {four}"), Expect::Granted, &group);
+    }
+
+    // A claim that died between two renames: in a table with intents one stands. In a journal it died
+    // between its frame and the sync.
     maker.from(&base)?;
     let line = format!("claim @ --json --owner op-13 --ttl 1ms --targets {four}");
-    let place = Place { blow: Blow::Kill, call: "rename".to_owned(), when: 3 };
+    let (call, when) = if mode == Mode::Journal { ("fdatasync", 1) } else { ("rename", 3) };
+    let place = Place { blow: Blow::Kill, call: call.to_owned(), when };
     let ran = maker.runner.traced(&[place], &context.binary, &at(&words(&line), &maker.store))?;
     if ran.signal != Some(9) {
         return Err(Trouble::Failed(format!("strace did not kill {line}: {}", ran.ending())));
@@ -283,8 +328,7 @@ pub(crate) fn all(context: &Context, durability: Durability) -> Result<Vec<Case>
     maker.from(&Tree::default())?;
     std::fs::write(maker.store.join("theirs"), "a file of somebody else")?;
     add("probe", &maker.tree()?, "probe @ --json", Expect::Verdict, &[]);
-    let mode = if durability == Durability::Group { "group" } else { "record" };
-    let line = format!("init @ --json --shards 3 --durability {mode}");
+    let line = format!("init @ --json --shards 3 {}", init_flags(mode));
     add("init", &Arc::default(), &line, Expect::Table, &[]);
 
     let prelude = format!("claim @ --json --targets {four} --owner op-12 --ttl 60ms");
@@ -301,7 +345,7 @@ fn own(maker: &Maker<'_>, base: &Arc<Tree>, cases: &mut Vec<Case>) -> Result<(),
     let mut add = |name, before: &Arc<Tree>, line: &str, expect, groups: Vec<Vec<String>>| {
         cases.push(Case {
             name,
-            durability: maker.durability,
+            mode: maker.mode,
             own: true,
             before: Arc::clone(before),
             args: words(line),
@@ -357,7 +401,7 @@ pub(crate) fn prepare(
             return Err(Trouble::Failed(format!("{prelude:?}: {}", ran.ending())));
         }
         let tree = Tree::read(store)?;
-        let view = tree.view().map_err(Trouble::Failed)?;
+        let view = tree::stored(store, &tree).map_err(Trouble::Failed)?;
         return Ok(Before { tree, view, pending: false });
     }
     let tree = (*case.before).clone();
@@ -368,6 +412,14 @@ pub(crate) fn prepare(
     };
     let pending = case.name.ends_with("after a crash") || case.expect == Expect::Repairs;
     Ok(Before { tree, view, pending })
+}
+
+/// The flags of `init` for one kind of table.
+pub(crate) fn init_flags(mode: Mode) -> String {
+    match mode {
+        Mode::Journal => "--engine journal".to_owned(),
+        mode => format!("--engine files --durability {}", mode.word()),
+    }
 }
 
 fn shown_by(context: &Context, store: &Path) -> Result<View, Trouble> {

@@ -1,7 +1,5 @@
 //! How to make a call again that went wrong.
 
-use ringfence::Durability;
-
 use super::cases::{Case, Expect};
 use super::judge::Bench;
 use super::traced::{Place, Runner};
@@ -14,8 +12,7 @@ pub(crate) fn reproduce(
     place: &Place,
     number: usize,
 ) -> Result<String, Trouble> {
-    let mode = if case.durability == Durability::Group { "group" } else { "record" };
-    let kept = bench.context.keep.join(format!("sweep-{mode}-{number}"));
+    let kept = bench.context.keep.join(format!("sweep-{}-{number}", case.mode.word()));
     std::fs::create_dir_all(&kept)?;
     let store = kept.join("table");
     if case.expect == Expect::Table {

@@ -5,7 +5,10 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
+use ringfence::{LeaseState, Timestamp, Token, World};
 use serde_json::Value;
+
+use crate::opened::{self, Opened};
 
 /// Everything under a directory, by path from there; a directory has no bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -138,10 +141,49 @@ impl Lease {
         })
     }
 
+    fn new(owner: &str, token: &Token, updated: Timestamp, status: &str) -> Self {
+        // Read back from text like those of a listing: the parser is not exact to the last bit.
+        let text = Value::from(updated.seconds()).to_string();
+        let read: Option<f64> = serde_json::from_str(&text).ok();
+        Self {
+            owner: owner.to_owned(),
+            token: token.as_str().to_owned(),
+            updated: read.unwrap_or_default().to_bits(),
+            status: status.to_owned(),
+        }
+    }
+
     /// The number that the token begins with.
     pub(crate) fn fence(&self) -> u64 {
         self.token.split('-').next().and_then(|fence| fence.parse().ok()).unwrap_or(0)
     }
+}
+
+/// What is stored in the table at `root`, of which `tree` is a copy: leases, and work items in every
+/// status. What is damaged is an error.
+pub(crate) fn stored(root: &Path, tree: &Tree) -> Result<View, String> {
+    if !opened::is_journal(root) {
+        return tree.view();
+    }
+    let table = Opened::open_read_only(&World::system(), root)?;
+    let mut view = View::new();
+    for lease in table.targets().list(None).map_err(crate::table::chain)?.leases {
+        match lease.state {
+            LeaseState::Active(record) | LeaseState::Expired(record) => {
+                let holder = &record.holder;
+                let held = Lease::new(&holder.owner, &holder.token, holder.updated, "leased");
+                view.insert(lease.id.to_string(), held);
+            }
+            LeaseState::Corrupt(damage) => return Err(format!("damaged: {}", damage.reason)),
+        }
+    }
+    for item in table.work().list(None).map_err(crate::table::chain)? {
+        let record = item.record.map_err(|damage| format!("damaged: {}", damage.reason))?;
+        let (holder, status) = (&record.holder, record.status.as_str());
+        let held = Lease::new(&holder.owner, &holder.token, holder.updated, status);
+        view.insert(item.id.to_string(), held);
+    }
+    Ok(view)
 }
 
 /// The leases of a listing; what it calls damaged is an error.
