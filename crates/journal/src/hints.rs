@@ -98,11 +98,8 @@ impl Hints {
         };
         if words.load(IDENTITY) != identity {
             // Two may do this at once: all that they write are zeros.
-            for index in 1..WORDS {
-                if words.load(index) != 0 {
-                    words.store(index, 0);
-                }
-            }
+            // Places in the queue tell by their checksums that they are of another boot.
+            (1..SEATS_AT).for_each(|index| words.store(index, 0));
             words.store(IDENTITY, identity);
         }
         Ok(Self { words, identity, shared: true })
