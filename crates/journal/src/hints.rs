@@ -1,7 +1,8 @@
 //! What the processes of one boot tell each other in shared memory.
 //!
 //! H1. A hint decides nothing that the files do not: with all of them wrong or gone a table works on,
-//!     slower.
+//!     slower. The one exception makes calls fail, never succeed: that a sync has failed is told here
+//!     too, as the mark in the segment may not be writable just then.
 //! H2. The two numbers that would do harm if they were too high (what is durable, what is appended)
 //!     carry a checksum bound to the table, the boot and the epoch, and are not believed without it.
 //! H3. Whoever waits on a word waits for a bounded time: nobody may be left to wake him.

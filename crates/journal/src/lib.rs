@@ -12,12 +12,12 @@
 //! | J2 | whatever a decision rests on is durable when the decision is acknowledged | [`commit`]: one file, one order |
 //! | J3 | the first frame of a segment comes after everything before it is durable | [`commit`] |
 //! | J4 | a failed sync is final; what counts is decided once, by the next checkpoint's head | [`recover`] |
-//! | J5 | no sync counts for bytes that were written before its file was opened | [`commit`]: a checkpoint does |
+//! | J5 | no sync counts for bytes that were written before its file was opened | [`recover`]: the checkpoint that ends their epoch does |
 //! | J6 | bytes that an acknowledged frame is in are never written again | [`frame`]: frames end on sectors |
-//! | J7 | a checkpoint holds only what is durable, and is in force durably before a segment it replaces is erased | [`maintain`] |
-//! | J8 | hints decide nothing that the files do not | [`hints`] |
+//! | J7 | a checkpoint holds only what is durable or ends an epoch, and is in force durably before a segment it replaces is erased | [`maintain`] |
+//! | J8 | hints decide nothing that the files do not, but that a sync has failed whose mark could not be written | [`hints`] |
 //! | J9 | a torn tail is cut; what was acknowledged and does not read is damage, reported and left alone | [`replica`] |
-//! | J10 | no fence is put into a token twice in one boot | [`commit`], [`hints`] |
+//! | J10 | no fence is put into a token twice | [`commit`], [`hints`] |
 //!
 //! # States of a transaction
 //! ```text
