@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringfence_engine::{Place, StorageError};
+use ringfence_engine::{Failure, Place, StorageError};
 use ringfence_env::{FileLock, LockMode};
 use ringfence_model::{Key, Space};
 
@@ -21,6 +21,9 @@ use crate::hints::{FREED, Seat};
 use crate::journal::{Journal, Which};
 use crate::layout::FILE_MODE;
 use crate::lives;
+
+/// Who cannot take a place within this time waits without one.
+const LONGEST_JOINING: Duration = Duration::from_millis(100);
 
 /// A place in the queue; given up when dropped.
 #[derive(Debug)]
@@ -43,7 +46,13 @@ impl Journal {
         };
         let mut waiting =
             Waiting { journal: Arc::clone(self), seat: None, _life: lock, life: life.clone() };
-        let held = self.lock(Which::Append, self.long()).map_err(crate::recover::into_storage)?;
+        // Whoever stopped while he held it may not take the patience of those who only wait.
+        let soon = self.world.clock.deadline(LONGEST_JOINING);
+        let held = match self.lock(Which::Append, soon) {
+            Ok(held) => held,
+            Err(Failure::Busy { .. }) => return Ok(waiting),
+            Err(failure) => return Err(crate::recover::into_storage(failure)),
+        };
         for at in 0..self.hints.seats() {
             if let Some(gone) = self.hints.seat(at).filter(|other| !self.is_waiting(other)) {
                 self.hints.clear_seat(at, &gone);
