@@ -43,7 +43,9 @@ impl<'l> Calls<'l> {
     /// Why the sync at a place is needless, if it is one of those that are known.
     pub(super) fn needless(&self, place: usize, names: &BTreeMap<u64, String>) -> Option<Needless> {
         match self.0[place] {
-            Event::SyncDir { ino } => self.synced_again(place, ino),
+            Event::SyncDir { ino } => {
+                self.synced_again(place, ino).or_else(|| self.renamed_again(place, ino))
+            }
             Event::SyncFile { ino } => {
                 let name = names.get(&ino)?.rsplit('/').next()?;
                 if !name.starts_with("journal.") {
@@ -62,6 +64,16 @@ impl<'l> Calls<'l> {
             self.rest(place).find(|(_, event)| !matches!(event, Event::Memory { .. }))?;
         let why = "the same directory is synced once more before anything else is done";
         (*next == Event::SyncDir { ino: dir }).then(|| Needless { why, with: vec![again] })
+    }
+
+    fn renamed_again(&self, place: usize, dir: u64) -> Option<Needless> {
+        let mut rest = self.rest(place);
+        rest.find(|(_, event)| matches!(event, Event::Rename { new, .. } if new == "checkpoint"))?;
+        let (again, _) = rest.find(|(_, event)| **event == Event::SyncDir { ino: dir })?;
+        let why = "an epoch ends by two checkpoints of the same state in one call, and the sync after \
+                   the second one covers the first; the one between is needed where the segment that \
+                   is erased then is one that the checkpoint before them goes on in";
+        Some(Needless { why, with: vec![again] })
     }
 
     fn of_a_head(&self, place: usize, file: u64) -> Option<Needless> {
@@ -143,6 +155,17 @@ mod tests {
         let calls = Calls::of(&log);
         assert!(calls.needless(0, &names()).is_some());
         assert!(calls.needless(1, &names()).is_none());
+    }
+
+    #[test]
+    fn the_first_of_two_renames_in_a_call_needs_no_sync_of_its_own() {
+        let (name, new) = ("checkpoint.tmp".to_owned(), "checkpoint".to_owned());
+        let rename = Event::Rename { from: DIR, name, to: DIR, new, ino: 4 };
+        let dir = Event::SyncDir { ino: DIR };
+        let log = [rename.clone(), dir.clone(), write(1024, 64), rename, dir];
+        let calls = Calls::of(&log);
+        assert_eq!(calls.needless(1, &names()).map(|needless| needless.with), Some(vec![4]));
+        assert!(calls.needless(4, &names()).is_none());
     }
 
     #[test]
