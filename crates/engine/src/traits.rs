@@ -44,6 +44,11 @@ pub trait Engine: Send + Sync + fmt::Debug {
     /// What this engine is and how its table was made.
     fn info(&self) -> EngineInfo;
 
+    /// The same as [`EngineInfo::default_ttl`], for callers that need nothing else in every call.
+    fn default_ttl(&self) -> Ttl {
+        self.info().default_ttl
+    }
+
     /// Reads the keys under exclusion, asks `decide`, and stores its transition whole.
     ///
     /// `decide` may be called more than once (an engine may lose a race and start over), so it must

@@ -19,7 +19,7 @@ use ringfence_env::{Fs, OpenWrite, RandomFile, WriteFile, steps};
 use ringfence_model::{Key, RecordId, Space};
 use twox_hash::XxHash3_64;
 
-use crate::codec::page::{Page, PageWriter, Stored};
+use crate::codec::page::{Change, Page, PageWriter, Stored};
 use crate::codec::{In, Malformed, Out};
 use crate::layout::{FILE_MODE, Layout};
 use crate::segment::read_full;
@@ -160,7 +160,10 @@ impl Checkpoint {
         if !contents.members.is_sorted_by(|a, b| a.0 < b.0) {
             return Err(damaged(block.offset, Malformed("the order of a block")));
         }
-        let records = Arc::new(contents.members);
+        let stored = |(key, change): (Key, Change)| Ok((key, change.after(None)?));
+        let records: Result<Records, Malformed> =
+            contents.members.into_iter().map(stored).collect();
+        let records = Arc::new(records.map_err(|why| damaged(block.offset, why))?);
         cache.insert(number, records.clone());
         Ok(records)
     }

@@ -5,6 +5,7 @@
 
 pub mod page;
 pub mod record;
+pub mod renewal;
 
 /// Writes values one after the other.
 #[derive(Debug, Default)]

@@ -28,26 +28,30 @@ use ringfence_model::{Fence, FencingToken, Key, Space, Transition};
 
 use crate::audit;
 use crate::codec::page::PageWriter;
+use crate::codec::renewal::Renewal;
 use crate::each::copy;
 use crate::frame::{self, Header, Kind, SECTOR};
-use crate::hints::{APPEND, SYNC};
+use crate::hints::SYNC;
 use crate::journal::{Held, Journal, Which};
-use crate::layout::Layout;
 use crate::recover::{Counts, into_storage};
-use crate::replica::{Place, Replica, Tail};
+use crate::replica::{Replica, Tail};
 use crate::segment::{FIRST_FRAME, SegmentHeader, read_full, write_full};
 
-/// The longest that a leader waits for as many frames as the last sync covered.
-const LONGEST_GATHER: Duration = Duration::from_micros(300);
+/// Units that need no frame of their own share one until it has so many bytes.
+const SHARED_BYTES: usize = 256 * 1024;
 /// The longest that somebody who has just opened the table waits for others to sync what he found.
 const LONGEST_SETTLING: Duration = Duration::from_millis(20);
 
 /// A decided transition on its way into the journal.
 pub(crate) struct Planned<'a> {
+    /// Which unit of the call it is.
+    pub(crate) index: usize,
     pub(crate) keys: &'a [Key],
     /// The epoch and the frame that it was decided after.
     pub(crate) seen: (u64, u64),
     pub(crate) transition: Option<Transition>,
+    /// Whether it renews what is there and does nothing else.
+    pub(crate) renews: bool,
     pub(crate) end: Ended,
 }
 
@@ -92,7 +96,7 @@ impl Journal {
         let held = self.lock(Which::Append, deadline)?;
         let mut replica = self.replica();
         let issued = self.catch_up_for_writing(&mut replica, &held).map_err(Failure::Untouched)?;
-        let mut batch = Batch::after(&replica, issued);
+        let mut batch = Batch::after(&replica, self.table, issued);
         for at in 0..planned.len() {
             let Some(unit) = planned.get_mut(at).filter(|unit| matches!(unit.end, Ended::Waiting))
             else {
@@ -108,7 +112,7 @@ impl Journal {
                 // It rests on what is there, which must be durable before anybody is told.
                 let ticket = Ticket {
                     epoch: replica.epoch(),
-                    sequence: batch.sequence,
+                    sequence: batch.header.sequence,
                     token: None,
                     stored: false,
                     frees: false,
@@ -127,7 +131,7 @@ impl Journal {
                     let Some(issued) = self.rotate(&mut replica, &held)? else {
                         return Ok(Progress::Full);
                     };
-                    batch = Batch::after(&replica, issued);
+                    batch = Batch::after(&replica, self.table, issued);
                 }
                 Err(failure) => unit.end = Ended::Failed(failure),
             }
@@ -137,7 +141,7 @@ impl Journal {
         Ok(Progress::All)
     }
 
-    /// Adds a unit's frame to the batch; `false` if there is no room for it.
+    /// Adds a unit to the batch; `false` if there is no room for it.
     fn push(
         &self,
         batch: &mut Batch,
@@ -159,42 +163,51 @@ impl Journal {
                 (grant.under(token), None, Some(token))
             }
         };
-        let mut page = PageWriter::default();
+        // A token is of one frame, and so is a line of the audit log.
+        let alone = token.is_some() || audit.is_some();
+        if alone || batch.page.as_ref().is_some_and(|page| page.len() >= SHARED_BYTES) {
+            batch.finish(None);
+        }
+        let mark = batch.page.as_ref().map(PageWriter::mark);
+        let page = batch.page.get_or_insert_default();
         for edit in &edits {
             assert!(unit.keys.contains(&edit.key), "an edit of a key that was not asked for");
-            page.push(edit.key, edit.to.as_ref());
+            match &edit.to {
+                Some(record) if unit.renews => {
+                    page.push_renewal(edit.key, &Renewal::of(record.holder()));
+                }
+                to => page.push(edit.key, to.as_ref()),
+            }
         }
-        let header = Header {
-            kind: Kind::Changes,
-            segment: replica.at.segment,
-            sequence: batch.sequence + 1,
-            durable: self.known_durable(&replica.place()),
-            fence: token.map_or(batch.fence, |token| token.fence().0),
-            previous: batch.chain,
-        };
-        let (frame, checksum) = frame::encode(&header, self.table, |out| {
-            page.finish(audit.as_ref().map(|line| line.0.as_str()), out);
-        });
-        let whole = FIRST_FRAME + (frame.len() + SECTOR) as u64;
-        if whole > replica.segment_bytes() {
-            return Err(too_large(replica.segment_bytes()));
-        }
+        let line = audit.as_ref().map(|line| line.0.as_str());
         // There is always room for a seal.
-        let end = batch.offset + (batch.bytes.len() + frame.len() + SECTOR) as u64;
+        let len = (frame::length_of(page, line) + SECTOR) as u64;
+        let end = batch.offset + batch.bytes.len() as u64 + len;
         if end > replica.segment_bytes() {
-            return Ok(false);
+            match mark {
+                Some(mark) => page.back_to(mark),
+                None => batch.page = None,
+            }
+            let fits_nowhere = mark.is_none() && FIRST_FRAME + len > replica.segment_bytes();
+            return if fits_nowhere { Err(too_large(replica.segment_bytes())) } else { Ok(false) };
         }
-        if let Some(line) = &audit {
-            audit::append(&self.world, &self.layout, line)?;
+        if let Some(line) = &audit
+            && let Err(failure) = audit::append(&self.world, &self.layout, line)
+        {
+            batch.page = None;
+            return Err(failure);
         }
-        batch.bytes.extend_from_slice(&frame);
-        (batch.sequence, batch.chain, batch.fence) = (header.sequence, checksum, header.fence);
-        let epoch = replica.epoch();
+        if mark.is_none() {
+            batch.begin(token, self.known_durable(&replica.place()));
+        }
         // What was removed, and items that are done or given up.
         let frees = token.is_none()
             && edits.iter().any(|edit| edit.to.is_none() || edit.key.space == Space::Work);
-        let ticket = Ticket { epoch, sequence: header.sequence, token, stored: true, frees };
-        unit.end = Ended::Appended(ticket);
+        let (epoch, sequence) = (replica.epoch(), batch.header.sequence);
+        unit.end = Ended::Appended(Ticket { epoch, sequence, token, stored: true, frees });
+        if alone {
+            batch.finish(line);
+        }
         Ok(true)
     }
 
@@ -205,15 +218,17 @@ impl Journal {
         replica: &mut Replica,
         held: &Held<'_>,
     ) -> Result<(), Failure> {
+        batch.finish(None);
         if batch.bytes.is_empty() {
             return Ok(());
         }
-        let path = self.layout.segment(replica.slot);
-        let fail = |source| StorageError::new("append to", path.display(), source);
+        let slot = replica.slot;
+        let path = || self.layout.segment(slot).display().to_string();
+        let fail = |source| StorageError::new("append to", path(), source);
         let file = self.segments.file(replica.slot).map_err(|why| Failure::Untouched(fail(why)))?;
-        let (from, until) = (replica.at.offset, batch.sequence);
-        let written = write_full(file, &batch.bytes, from);
-        batch.bytes.clear();
+        let (from, until) = (replica.at.offset, batch.header.sequence);
+        let frames = std::mem::take(&mut batch.bytes);
+        let written = write_full(file, &frames, from);
         if let Err(source) = written {
             // The first byte was refused, and nothing was tried after it.
             if is_refusal(&source) && Self::is_clear(replica, file).unwrap_or(false) {
@@ -227,28 +242,27 @@ impl Journal {
             let closed = erased.and_then(|()| self.close(replica, Counts::UpTo(first), held));
             return Err(match closed {
                 Ok(()) => Failure::Restored(fail(source)),
-                Err(restore) => Failure::Unknown {
-                    source: fail(source),
-                    restore,
-                    members: vec![path.display().to_string()],
-                },
+                Err(restore) => {
+                    Failure::Unknown { source: fail(source), restore, members: vec![path()] }
+                }
             });
         }
-        let answer = replica.follow(&self.segments, self.table, until, false);
-        if answer.is_err() || replica.at.sequence != until {
-            let source = match answer {
+        let applied = replica.append(&self.segments, self.table, &frames);
+        if applied.is_err() || replica.at.sequence != until {
+            let source = match applied {
                 Err(error) => io::Error::other(error.to_string()),
-                Ok(_) => io::Error::other("what was written does not read back"),
+                Ok(()) => io::Error::other("what was written does not read back"),
             };
             let restore = io::Error::other("it cannot be told what is there");
             return Err(Failure::Unknown {
                 source: fail(source),
                 restore: fail(restore),
-                members: vec![path.display().to_string()],
+                members: vec![path()],
             });
         }
         batch.offset = replica.at.offset;
         self.hints.set_appended(replica.epoch(), until);
+        self.hints.tell_gathered(until);
         Ok(())
     }
 
@@ -353,166 +367,18 @@ impl Journal {
         let sync = self.lock(Which::Sync, self.long()).map_err(into_storage)?;
         self.sync_all(&place, &sync)
     }
-
-    /// What is certainly durable.
-    pub(crate) fn known_durable(&self, place: &Place) -> u64 {
-        let hint = self.hints.durable_here(place.epoch).unwrap_or(0);
-        // A hint from beyond the journal is none.
-        let hint = if hint > place.at.sequence { 0 } else { hint };
-        place.durable.max(hint)
-    }
-
-    /// Syncs the journal up to `place`, and tells. `false` if that failed.
-    fn sync_all(&self, place: &Place, _sync: &Held<'_>) -> Result<bool, StorageError> {
-        let known = self.known_durable(place);
-        let before = place.before.map(|segment| (1 - place.slot, segment));
-        for (slot, expected) in before.into_iter().chain([(place.slot, place.at.segment)]) {
-            let path = self.layout.segment(slot);
-            let fail = |source| StorageError::new("sync", path.display(), source);
-            let header = self.segments.header(slot).map_err(fail)?;
-            let here = slot == place.slot;
-            let header = match header {
-                Some(header) if header.segment == expected => header,
-                // The one before was made ready again, which took a checkpoint of all of it.
-                _ if !here => continue,
-                _ => return Ok(false),
-            };
-            if header.failed_after.is_some() || self.hints.failed(place.epoch).is_some() {
-                return Ok(false);
-            }
-            let synced = self.segments.file(slot).and_then(RandomFile::sync_data);
-            self.syncs.fetch_add(1, Ordering::Relaxed);
-            if synced.is_err() {
-                // Where others could not have said what is durable, all that is there counts.
-                let durable = match self.hints.durable(place.epoch) {
-                    Some(hint) => place.durable.max(hint),
-                    None => place.at.sequence,
-                };
-                self.hints.set_failed(place.epoch, durable);
-                // V1. The one before first: what is in it is told apart by its mark alone.
-                let here = Some((place.slot, place.at.segment));
-                for (slot, segment) in before.into_iter().chain(here) {
-                    self.segments.end(slot, segment, durable).map_err(fail)?;
-                }
-                return Ok(false);
-            }
-        }
-        self.hints.set_last_batch(place.at.sequence.saturating_sub(known));
-        self.hints.set_durable(place.epoch, place.at.sequence);
-        Ok(true)
-    }
-
-    /// Returns once the frame is durable: by a sync of ours or of somebody else.
-    pub(crate) fn wait_durable(&self, ticket: &Ticket) -> Result<(), Failure> {
-        if !self.vouched.load(Ordering::SeqCst) {
-            let held = self.lock(Which::Append, self.long())?;
-            let mut replica = self.replica();
-            self.catch_up_for_writing(&mut replica, &held).map_err(Failure::Untouched)?;
-        }
-        let place = self.replica().place();
-        if place.epoch != ticket.epoch || place.at.sequence < ticket.sequence {
-            return self.look_again(ticket);
-        }
-        let deadline = self.long();
-        loop {
-            let seen = self.hints.seen(SYNC);
-            if self.hints.durable_here(ticket.epoch).is_some_and(|to| to >= ticket.sequence) {
-                return Ok(());
-            }
-            let sync = self.try_lock(Which::Sync).map_err(|error| unknown(&self.layout, error))?;
-            if let Some(sync) = sync {
-                return self.lead(ticket, place, sync);
-            }
-            if self.world.clock.left(deadline).is_zero() {
-                let why = io::Error::from(io::ErrorKind::TimedOut);
-                return Err(unknown(&self.layout, StorageError::new("sync", "the journal", why)));
-            }
-            self.hints.wait(SYNC, seen, self.world.clock.left(deadline));
-        }
-    }
-
-    /// Syncs for everybody who has appended.
-    fn lead(&self, ticket: &Ticket, mut place: Place, sync: Held<'_>) -> Result<(), Failure> {
-        let durable = self.hints.durable_here(ticket.epoch);
-        if durable.is_some_and(|to| to >= ticket.sequence) {
-            return Ok(());
-        }
-        self.gather(ticket.epoch, durable.unwrap_or(0));
-        // A thread that appends may hold the replica and wait for the lock that is held here.
-        if let Ok(mut replica) = self.replica.try_lock()
-            && let Ok(Tail::End) = self.catch_up(&mut replica)
-            && replica.epoch() == ticket.epoch
-        {
-            place = replica.place();
-        }
-        match self.sync_all(&place, &sync) {
-            Ok(true) => return Ok(()),
-            Ok(false) => {}
-            Err(error) => return Err(unknown(&self.layout, error)),
-        }
-        drop(sync);
-        self.look_again(ticket)
-    }
-
-    /// The sync failed, for us or for somebody before us: what counts is decided, once, for all.
-    fn look_again(&self, ticket: &Ticket) -> Result<(), Failure> {
-        let held = match self.lock(Which::Append, self.long()) {
-            Ok(held) => held,
-            Err(failure) => return Err(unknown(&self.layout, into_storage(failure))),
-        };
-        let mut replica = self.replica();
-        match self.catch_up_for_writing(&mut replica, &held) {
-            Ok(_) => self.fate(&replica, ticket),
-            Err(error) => Err(unknown(&self.layout, error)),
-        }
-    }
-
-    /// Waits a moment for as many frames as the last sync covered; not at all when alone.
-    fn gather(&self, epoch: u64, durable: u64) {
-        let last = self.hints.last_batch();
-        if last < 2 {
-            return;
-        }
-        let until = self.world.clock.deadline(LONGEST_GATHER);
-        loop {
-            let seen = self.hints.seen(APPEND);
-            let there = self.hints.appended(epoch).unwrap_or(0).saturating_sub(durable);
-            let left = self.world.clock.left(until);
-            if there >= last || left.is_zero() {
-                return;
-            }
-            self.hints.wait(APPEND, seen, left);
-        }
-    }
-
-    /// What became of a frame of an earlier epoch.
-    fn fate(&self, replica: &Replica, ticket: &Ticket) -> Result<(), Failure> {
-        let ended = &replica.checkpoint.head.ended;
-        let end = ended.iter().find(|(epoch, _)| *epoch == ticket.epoch).map(|(_, end)| *end);
-        let dropped = || {
-            let why =
-                io::Error::other("a sync failed, and what it should have covered was dropped");
-            StorageError::new("sync", self.layout.root().display(), why)
-        };
-        match end {
-            Some(end) if ticket.sequence <= end => Ok(()),
-            Some(_) => Err(Failure::Restored(dropped())),
-            // Its segment was made ready for another number, which took a checkpoint of it.
-            None if replica.epoch() == ticket.epoch
-                && replica.checkpoint.head.base.sequence >= ticket.sequence =>
-            {
-                Ok(())
-            }
-            None => Err(unknown(&self.layout, dropped())),
-        }
-    }
 }
 
 /// Frames that are being put together, as if they were appended already.
 struct Batch {
+    table: u64,
     bytes: Vec<u8>,
     offset: u64,
-    sequence: u64,
+    /// Of the last frame, or of the one that `page` becomes.
+    header: Header,
+    /// What goes into the next frame: units that share it, none of which has a token.
+    page: Option<PageWriter>,
+    /// The checksum of the last whole frame.
     chain: u64,
     fence: u64,
     /// The highest fence that may be in some token.
@@ -522,15 +388,48 @@ struct Batch {
 }
 
 impl Batch {
-    fn after(replica: &Replica, issued: u64) -> Self {
+    fn after(replica: &Replica, table: u64, issued: u64) -> Self {
+        let at = replica.at;
         Self {
+            table,
             bytes: Vec::new(),
-            offset: replica.at.offset,
-            sequence: replica.at.sequence,
-            chain: replica.at.chain,
+            offset: at.offset,
+            header: Header {
+                kind: Kind::Changes,
+                segment: at.segment,
+                sequence: at.sequence,
+                durable: replica.durable,
+                fence: replica.fence,
+                previous: at.chain,
+            },
+            page: None,
+            chain: at.chain,
             fence: replica.fence,
             issued,
-            before: replica.at.sequence,
+            before: at.sequence,
+        }
+    }
+
+    /// The page that was begun is the next frame's.
+    fn begin(&mut self, token: Option<FencingToken>, durable: u64) {
+        self.fence = token.map_or(self.fence, |token| token.fence().0);
+        self.header.sequence += 1;
+        self.header.durable = durable;
+        self.header.fence = self.fence;
+        self.header.previous = self.chain;
+    }
+
+    /// Makes a frame of the page, if there is one.
+    fn finish(&mut self, audit: Option<&str>) {
+        let Some(page) = self.page.take() else { return };
+        let (frame, checksum) = frame::encode(&self.header, self.table, |out| {
+            page.finish(audit, out);
+        });
+        self.chain = checksum;
+        if self.bytes.is_empty() {
+            self.bytes = frame;
+        } else {
+            self.bytes.extend_from_slice(&frame);
         }
     }
 
@@ -568,13 +467,6 @@ fn is_refusal(error: &io::Error) -> bool {
 
 fn changes_nothing(unit: &Planned<'_>) -> bool {
     matches!(&unit.transition, Some(Transition::Edits { edits, audit: None }) if edits.is_empty())
-}
-
-/// A failure after which nobody can say what counts.
-fn unknown(layout: &Layout, source: StorageError) -> Failure {
-    let why = io::Error::other("nothing could be put back");
-    let restore = StorageError::new("decide", "what counts", why);
-    Failure::Unknown { source, restore, members: vec![layout.root().display().to_string()] }
 }
 
 fn too_large(segment: u64) -> Failure {

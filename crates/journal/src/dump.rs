@@ -6,12 +6,12 @@
 use std::path::{Path, PathBuf};
 
 use ringfence_env::{Fs, World};
-use ringfence_model::json::{object_line, quoted};
-use ringfence_model::{Key, Space};
+use ringfence_model::json::{float, object_line, quoted};
+use ringfence_model::{Key, Space, Timestamp};
 use twox_hash::XxHash3_64;
 
 use crate::checkpoint::{Checkpoint, Head};
-use crate::codec::page::{Page, Stored};
+use crate::codec::page::{Change, Page};
 use crate::frame::{self, Checked, HEADER, Kind, SECTOR};
 use crate::layout::{Layout, SLOTS};
 use crate::meta::{MetaError, TableMeta};
@@ -54,6 +54,8 @@ pub struct Changes {
     pub audit: Option<String>,
     /// Keys that it stores, each with its record as one line.
     pub stored: Vec<(Key, String)>,
+    /// Keys whose records it renews, each with the moment of the heartbeat.
+    pub renewed: Vec<(Key, Timestamp)>,
     /// Keys that it removes.
     pub removed: Vec<Key>,
 }
@@ -125,12 +127,16 @@ fn frames(
 fn changes(frame: &[u8]) -> Result<Changes, String> {
     let contents = Page::read(frame.to_vec(), HEADER).map_err(|why| why.to_string())?;
     let mut changes = Changes { audit: contents.audit, ..Changes::default() };
-    for (key, stored) in contents.members {
-        match stored {
-            Stored::Removed => changes.removed.push(key),
-            Stored::Record(place) => {
+    for (key, change) in contents.members {
+        match change {
+            Change::Removed => changes.removed.push(key),
+            Change::Stored(place) => {
                 let record = place.record().map_err(|why| why.to_string())?;
                 changes.stored.push((key, record.to_line().trim_end().to_owned()));
+            }
+            Change::Renewed(by) => {
+                let renewal = by.renewal().map_err(|why| why.to_string())?;
+                changes.renewed.push((key, renewal.updated));
             }
         }
     }
@@ -194,6 +200,15 @@ impl Item {
                         let stored: Vec<&str> =
                             changes.stored.iter().map(|(_, line)| line.as_str()).collect();
                         fields.push(("stored", format!("[{}]", stored.join(","))));
+                        let renewed = changes.renewed.iter().map(|(key, updated)| {
+                            let fields = [
+                                ("key", quoted(&key_text(key))),
+                                ("updated", float(updated.seconds())),
+                            ];
+                            object_line(&fields.into_iter().collect()).trim_end().to_owned()
+                        });
+                        let renewed: Vec<String> = renewed.collect();
+                        fields.push(("renewed", format!("[{}]", renewed.join(","))));
                         let removed: Vec<String> =
                             changes.removed.iter().map(|key| quoted(&key_text(key))).collect();
                         fields.push(("removed", format!("[{}]", removed.join(","))));
@@ -256,8 +271,9 @@ impl std::fmt::Display for Item {
                     Err(why) => write!(f, "  DAMAGED: {why}")?,
                     Ok(changes) => write!(
                         f,
-                        "  stores {}, removes {}, {} bytes",
+                        "  stores {}, renews {}, removes {}, {} bytes",
                         changes.stored.len(),
+                        changes.renewed.len(),
                         changes.removed.len(),
                         checked.len
                     )?,

@@ -1,15 +1,16 @@
 //! Independent units that share one sync.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 
 use ringfence_engine::{DecideEach, EachReport, Failure, Request, StorageError, UnitOutcome};
-use ringfence_model::Key;
+use ringfence_model::{Key, Space};
 
 use crate::commit::Ticket;
 use crate::engine::{JournalEngine, UnitEnd, outcome};
 use crate::hints::FREED;
 use crate::journal::Journal;
 use crate::recover::into_storage;
+use crate::replica::KeyHashing;
 
 /// Decides and appends the units in (shard, id) order of their first key, then waits once.
 pub(crate) fn transact_each(
@@ -19,9 +20,8 @@ pub(crate) fn transact_each(
 ) -> EachReport {
     let journal = &engine.journal;
     let mut order: Vec<usize> = (0..units.len()).collect();
-    order.sort_by_key(|&index| {
-        let key = units.get(index).and_then(|unit| unit.keys.first()).copied();
-        key.map(|key| (key.space, key.id.shard(journal.meta.shards), key.id))
+    order.sort_by_cached_key(|&index| {
+        units.get(index).and_then(|unit| unit.keys.first()).map(|&key| place(key, journal))
     });
     let mut outcomes: Vec<UnitOutcome> = units.iter().map(|_| UnitOutcome::NotBegun).collect();
     let mut waiting: Vec<(usize, Ticket)> = Vec::new();
@@ -104,9 +104,19 @@ fn put(outcomes: &mut [UnitOutcome], index: usize, outcome: UnitOutcome) {
     }
 }
 
+/// Orders keys by space, shard and id: by as much of the id as tells any two apart.
+fn place(key: Key, journal: &Journal) -> u128 {
+    let shard = key.id.shard(journal.meta.shards);
+    let (head, _) = key.id.as_bytes().as_chunks::<16>();
+    let id = head.first().map_or(0, |head| u128::from_be_bytes(*head));
+    let space = u128::from(key.space == Space::Work);
+    space << 127 | u128::from(shard.get()) << 112 | id >> 16
+}
+
 /// How many of the units at the beginning of `order` have no key in common.
 fn disjoint(units: &[Request<'_>], order: &[usize]) -> usize {
-    let mut keys: BTreeSet<Key> = BTreeSet::new();
+    let mut keys: HashSet<Key, KeyHashing> = HashSet::default();
+    keys.reserve(order.len());
     let fits = |&&index: &&usize| {
         let unit = units.get(index).map_or(&[][..], |unit| unit.keys);
         unit.iter().all(|&key| keys.insert(key))

@@ -12,9 +12,10 @@ use ringfence_engine::{
 };
 use ringfence_env::Deadline;
 use ringfence_model::{
-    BootMoment, Entry, Key, Moment, Space, Timestamp, Transition, View, Writer, WriterBoot,
+    BootMoment, Entry, Key, Moment, Space, Timestamp, Transition, Ttl, View, Writer, WriterBoot,
 };
 
+use crate::codec::renewal::Renewal;
 use crate::commit::{Ended, Planned, Progress, Ticket};
 use crate::hints::FREED;
 use crate::journal::Journal;
@@ -43,6 +44,10 @@ impl Engine for JournalEngine {
             default_ttl: journal.meta.ttl,
             shards: journal.meta.shards.get(),
         }
+    }
+
+    fn default_ttl(&self) -> Ttl {
+        self.journal.meta.ttl
     }
 
     fn transact(&self, request: &Request<'_>, decide: &mut Decide<'_>) -> Result<Outcome, Failure> {
@@ -80,7 +85,7 @@ impl Engine for JournalEngine {
     fn view(&self, keys: &[Key], now: Option<Timestamp>) -> Result<View, StorageError> {
         let mut replica = self.journal.replica();
         self.catch_up(&mut replica)?;
-        self.view_of(&replica, keys, now)
+        self.view_of(&replica, keys, now, self.moment(now))
     }
 
     fn scan(&self, space: Space, now: Option<Timestamp>) -> Result<Scan, StorageError> {
@@ -185,19 +190,13 @@ impl JournalEngine {
         ends: &mut [Option<UnitEnd>],
     ) -> Result<(), Failure> {
         self.journal.is_writable().map_err(Failure::Untouched)?;
-        let mut planned: Vec<(usize, Planned<'_>)> = Vec::new();
-        let mut stopped = None;
-        for (index, unit) in units.iter().enumerate() {
-            if ends.get(index).is_none_or(Option::is_some) {
-                continue;
-            }
-            let (view, seen, pending) = match self.look(unit) {
-                Ok(looked) => looked,
-                Err(error) => {
-                    stopped = Some((index, Failure::Untouched(error)));
-                    break;
-                }
-            };
+        let waiting: Vec<usize> =
+            (0..units.len()).filter(|&index| matches!(ends.get(index), Some(None))).collect();
+        let (looked, error) = self.look(units, &waiting);
+        let mut stopped = error.map(|(index, error)| (index, Failure::Untouched(error)));
+        let mut planned: Vec<Planned<'_>> = Vec::with_capacity(looked.len());
+        for (index, (view, seen, pending)) in waiting.into_iter().zip(looked) {
+            let Some(unit) = units.get(index) else { continue };
             match decide(index, &view) {
                 None => put(ends, index, Some(UnitEnd::Refused(pending))),
                 Some(Transition::Grant(grant)) if grant.above.0 == u64::MAX => {
@@ -205,25 +204,24 @@ impl JournalEngine {
                     break;
                 }
                 Some(transition) => {
-                    let transition = Some(without_repeats(transition, &view));
-                    let end = Ended::Waiting;
-                    planned.push((index, Planned { keys: unit.keys, seen, transition, end }));
+                    let (transition, renews) = without_repeats(transition, &view);
+                    let (keys, transition, end) = (unit.keys, Some(transition), Ended::Waiting);
+                    planned.push(Planned { index, keys, seen, transition, renews, end });
                 }
             }
         }
-        let (indices, mut plans): (Vec<usize>, Vec<Planned<'_>>) = planned.into_iter().unzip();
-        let progress = if plans.is_empty() {
+        let progress = if planned.is_empty() {
             Ok(Progress::All)
         } else {
-            self.journal.append(&mut plans, deadline)
+            self.journal.append(&mut planned, deadline)
         };
-        for (index, plan) in indices.into_iter().zip(plans) {
+        for plan in planned {
             let end = match plan.end {
                 Ended::Waiting | Ended::Stale => None,
                 Ended::Appended(ticket) => Some(UnitEnd::Appended(ticket)),
                 Ended::Failed(failure) => Some(UnitEnd::Failed(failure)),
             };
-            put(ends, index, end);
+            put(ends, plan.index, end);
         }
         if let Progress::Full = progress? {
             self.journal.make_room(deadline)?;
@@ -234,16 +232,39 @@ impl JournalEngine {
         Ok(())
     }
 
-    /// The keys as they are now; the epoch and the frame that is the state after; and the last frame
-    /// that changed one of them, if it is not known to be durable.
-    fn look(&self, request: &Request<'_>) -> Result<Looked, StorageError> {
+    /// The keys of the units with these indices as they are now, all at one frame; and the first unit
+    /// that could not be looked at, after those that could.
+    fn look(
+        &self,
+        units: &[&Request<'_>],
+        indices: &[usize],
+    ) -> (Vec<Looked>, Option<(usize, StorageError)>) {
+        let mut looked = Vec::with_capacity(indices.len());
         let mut replica = self.journal.replica();
-        self.catch_up(&mut replica)?;
-        let view = self.view_of(&replica, request.keys, request.now)?;
-        let (epoch, sequence) = (replica.epoch(), replica.last_change(request.keys));
-        let pending = sequence > self.journal.known_durable(&replica.place());
-        let ticket = Ticket { epoch, sequence, token: None, stored: false, frees: false };
-        Ok((view, (epoch, replica.at.sequence), pending.then_some(ticket)))
+        if let Err(error) = self.catch_up(&mut replica) {
+            return (looked, indices.first().map(|&index| (index, error)));
+        }
+        let (epoch, at) = (replica.epoch(), replica.at.sequence);
+        let durable = self.journal.known_durable(&replica.place());
+        let mut moment: Option<(Option<Timestamp>, Moment)> = None;
+        for &index in indices {
+            let Some(unit) = units.get(index) else { continue };
+            // One moment for all that do not bring their own.
+            let now = match moment.take().filter(|(of, _)| *of == unit.now) {
+                Some((_, moment)) => moment,
+                None => self.moment(unit.now),
+            };
+            moment = Some((unit.now, now.clone()));
+            let view = match self.view_of(&replica, unit.keys, unit.now, now) {
+                Ok(view) => view,
+                Err(error) => return (looked, Some((index, error))),
+            };
+            // The last frame that changed one of them counts if it is not known to be durable.
+            let sequence = replica.last_change(unit.keys);
+            let ticket = Ticket { epoch, sequence, token: None, stored: false, frees: false };
+            looked.push((view, (epoch, at), (sequence > durable).then_some(ticket)));
+        }
+        (looked, None)
     }
 
     fn view_of(
@@ -251,13 +272,13 @@ impl JournalEngine {
         replica: &Replica,
         keys: &[Key],
         now: Option<Timestamp>,
+        mut moment: Moment,
     ) -> Result<View, StorageError> {
         let entry = |&key: &Key| {
             let record = replica.get(key).map_err(|error| self.journal.read_error(error))?;
             Ok((key, record.map_or(Entry::Vacant, Entry::Present)))
         };
         let entries = keys.iter().map(entry).collect::<Result<Vec<_>, StorageError>>()?;
-        let mut moment = self.moment(now);
         if let Some(boot) = &mut moment.boot {
             let own = self.life.as_ref().map(|life| &*life.id);
             boot.gone = self.journal.gone_among(&entries, own);
@@ -294,9 +315,12 @@ impl JournalEngine {
     }
 }
 
-/// Leaves out edits that store what is there already: that it is durable is all that is needed.
-fn without_repeats(mut transition: Transition, view: &View) -> Transition {
-    if let Transition::Edits { edits, .. } = &mut transition {
+/// Leaves out edits that store what is there already: that it is durable is all that is needed. Says
+/// whether what is left renews what is there and does nothing else.
+fn without_repeats(mut transition: Transition, view: &View) -> (Transition, bool) {
+    let mut renews = false;
+    if let Transition::Edits { edits, audit } = &mut transition {
+        renews = audit.is_none();
         edits.retain(|edit| {
             let at = view.entries.binary_search_by_key(&edit.key, |(key, _)| *key).ok();
             let there = at.and_then(|at| view.entries.get(at)).map(|(_, entry)| entry);
@@ -305,13 +329,19 @@ fn without_repeats(mut transition: Transition, view: &View) -> Transition {
                 (Some(to), Some(Entry::Present(there))) => {
                     let (new, old) = (to.holder(), there.holder());
                     // The cheap differences first.
-                    new.updated != old.updated || new.token != old.token || to != there
+                    let differs =
+                        new.updated != old.updated || new.token != old.token || to != there;
+                    renews &= !differs || Renewal::between(there, to).is_some();
+                    differs
                 }
-                _ => true,
+                _ => {
+                    renews = false;
+                    true
+                }
             }
         });
     }
-    transition
+    (transition, renews)
 }
 
 fn has_failed(end: Option<&UnitEnd>) -> bool {

@@ -16,6 +16,7 @@
 
 use twox_hash::XxHash3_64;
 
+use crate::codec::page::PageWriter;
 use crate::codec::{In, Malformed, Out};
 
 /// What a torn write may leave half old and half new.
@@ -101,6 +102,11 @@ pub fn encode(header: &Header, table: u64, write_body: impl FnOnce(&mut Out)) ->
     put(&mut bytes, CHECKSUM_AT, &checksum.to_le_bytes());
     bytes.resize(bytes.len().next_multiple_of(SECTOR), 0);
     (bytes, checksum)
+}
+
+/// Bytes of the frame that a page becomes, with the padding.
+pub fn length_of(page: &PageWriter, audit: Option<&str>) -> usize {
+    (HEADER + page.whole_len(audit)).next_multiple_of(SECTOR)
 }
 
 fn put(bytes: &mut [u8], at: usize, part: &[u8]) {

@@ -37,7 +37,7 @@ pub const SYNC: usize = 16;
 const SYNC_WAITERS: usize = 17;
 const DURABLE: usize = 24;
 const APPENDED: usize = 32;
-const BATCH: usize = 40;
+const EXPECTED: usize = 40;
 const NAMED: usize = 56;
 const ISSUED: usize = 64;
 /// Rises when something was freed.
@@ -45,6 +45,12 @@ pub const FREED: usize = 48;
 const FREED_WAITERS: usize = 49;
 const FAILED: usize = 80;
 const READY: usize = 88;
+/// Nanoseconds.
+const SYNC_TIME: usize = 96;
+/// Rises when as many frames are there as whoever is about to sync waits for.
+pub const GATHERED: usize = 104;
+const GATHERED_WAITERS: usize = 105;
+const WANTED: usize = 112;
 /// The last place in the queue that was given out.
 const TICKET: usize = 72;
 
@@ -161,11 +167,12 @@ impl Hints {
     }
 
     fn check(&self, index: usize, epoch: u64, number: u64) -> u64 {
-        let mut out = Out::default();
-        out.u64(index as u64);
-        out.u64(epoch);
-        out.u64(number);
-        XxHash3_64::oneshot_with_seed(self.identity, &out.0)
+        // Asked several times in every call.
+        let mut covered = [0; 24];
+        for (piece, word) in covered.chunks_exact_mut(8).zip([index as u64, epoch, number]) {
+            piece.copy_from_slice(&word.to_le_bytes());
+        }
+        XxHash3_64::oneshot_with_seed(self.identity, &covered)
     }
 
     /// Whether the checkpoint with this head, or a later one of its epoch, is known to be in force
@@ -210,14 +217,43 @@ impl Hints {
         self.set_number(READY, 0, segment);
     }
 
-    /// How many frames the last sync covered.
-    pub fn last_batch(&self) -> u64 {
-        self.words.load(BATCH)
+    /// How many frames are likely to come at one time: those that the last sync covered, and those that
+    /// came while it was under way.
+    pub fn expected(&self) -> u64 {
+        self.words.load(EXPECTED)
     }
 
-    /// Tells how many frames a sync covered.
-    pub fn set_last_batch(&self, frames: u64) {
-        self.words.store(BATCH, frames);
+    /// Tells it.
+    pub fn set_expected(&self, frames: u64) {
+        self.words.store(EXPECTED, frames);
+    }
+
+    /// How long a sync takes, on an average that forgets.
+    pub fn sync_time(&self) -> Duration {
+        Duration::from_nanos(self.words.load(SYNC_TIME))
+    }
+
+    /// Tells how long one took.
+    pub fn add_sync_time(&self, took: Duration) {
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let mean = match self.words.load(SYNC_TIME) {
+            0 => took,
+            mean => mean - mean / 8 + took / 8,
+        };
+        self.words.store(SYNC_TIME, mean);
+    }
+
+    /// Asks to be told by [`GATHERED`] once the frame `sequence` is there; 0 takes it back.
+    pub fn set_wanted(&self, sequence: u64) {
+        self.words.store(WANTED, sequence);
+    }
+
+    /// Tells whoever asked for a frame up to `sequence`.
+    pub fn tell_gathered(&self, sequence: u64) {
+        let wanted = self.words.load(WANTED);
+        if wanted != 0 && wanted <= sequence {
+            self.tell(GATHERED, false);
+        }
     }
 
     /// The next number in the queue. The append lock is held.
@@ -321,4 +357,4 @@ fn is_for_good(error: &io::Error) -> bool {
 const ENODEV: i32 = 19;
 
 const _: () = assert!(APPEND_WAITERS == APPEND + 1 && SYNC_WAITERS == SYNC + 1);
-const _: () = assert!(FREED_WAITERS == FREED + 1);
+const _: () = assert!(FREED_WAITERS == FREED + 1 && GATHERED_WAITERS == GATHERED + 1);

@@ -4,7 +4,7 @@
 //! ends with its holder's process, and a guard of this process's threads around it.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
@@ -33,8 +33,6 @@ pub struct Journal {
     pub(crate) replica: Mutex<Replica>,
     /// Whether a sync of ours counts for every frame there is.
     pub(crate) vouched: AtomicBool,
-    /// Syncs made by this process.
-    pub(crate) syncs: AtomicU64,
     /// The last segment that is known to be ready.
     pub(crate) ready: AtomicU64,
     /// Lives that have ended, as far as this process has asked.
@@ -113,12 +111,10 @@ impl Journal {
     /// Takes a lock if it is free.
     pub(crate) fn try_lock(&self, which: Which) -> Result<Option<Held<'_>>, StorageError> {
         let locks = self.locks()?;
-        let (lock, path, tell) = match which {
-            Which::Append => {
-                (&locks.append, self.layout.append_lock(), Some((&self.hints, APPEND, false)))
-            }
-            Which::Sync => (&locks.sync, self.layout.sync_lock(), Some((&self.hints, SYNC, true))),
-            Which::Maintain => (&locks.maintain, self.layout.maintain_lock(), None),
+        let (lock, tell) = match which {
+            Which::Append => (&locks.append, Some((&self.hints, APPEND, false))),
+            Which::Sync => (&locks.sync, Some((&self.hints, SYNC, true))),
+            Which::Maintain => (&locks.maintain, None),
         };
         let fd = match lock.try_lock() {
             Ok(fd) => fd,
@@ -129,7 +125,15 @@ impl Journal {
         match fd.try_lock(LockMode::Exclusive) {
             Ok(true) => Ok(Some(Held { fd, tell })),
             Ok(false) => Ok(None),
-            Err(source) => Err(StorageError::new("lock", path.display(), source)),
+            Err(source) => Err(StorageError::new("lock", self.path_of(which).display(), source)),
+        }
+    }
+
+    fn path_of(&self, which: Which) -> PathBuf {
+        match which {
+            Which::Append => self.layout.append_lock(),
+            Which::Sync => self.layout.sync_lock(),
+            Which::Maintain => self.layout.maintain_lock(),
         }
     }
 
@@ -147,11 +151,7 @@ impl Journal {
             }
             let left = self.world.clock.left(deadline);
             if left.is_zero() {
-                let what = match which {
-                    Which::Append => self.layout.append_lock(),
-                    Which::Sync => self.layout.sync_lock(),
-                    Which::Maintain => self.layout.maintain_lock(),
-                };
+                let what = self.path_of(which);
                 let waited = self.world.clock.monotonic().saturating_sub(began);
                 return Err(Failure::Busy { what: what.display().to_string(), waited });
             }

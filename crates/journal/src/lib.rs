@@ -46,6 +46,7 @@ pub mod checkpoint;
 pub mod codec;
 pub mod commit;
 pub mod dump;
+mod durable;
 mod each;
 pub mod engine;
 pub mod frame;

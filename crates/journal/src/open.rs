@@ -162,7 +162,6 @@ impl JournalEngine {
             hints,
             replica: Mutex::new(replica),
             vouched: AtomicBool::new(false),
-            syncs: AtomicU64::new(0),
             ready: AtomicU64::new(0),
             ended: Ended::default(),
             locks,

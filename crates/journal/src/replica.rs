@@ -16,7 +16,7 @@ use ringfence_model::{Key, Record, Space};
 
 use crate::checkpoint::{Checkpoint, CheckpointError, Position};
 use crate::codec::Malformed;
-use crate::codec::page::{Page, Stored};
+use crate::codec::page::{Change, Page, Stored};
 use crate::frame::{self, Checked, HEADER, Kind, NoFrame, SECTOR};
 use crate::layout::Layout;
 use crate::segment::{FIRST_FRAME, SegmentHeader, Segments, read_full};
@@ -46,9 +46,26 @@ pub struct Replica {
     pub suspect: u64,
     changed: Changed,
     segment_bytes: u64,
+    tail: Tailing,
 }
 
-type Changed = HashMap<Key, (u64, Stored), BuildHasherDefault<KeyHasher>>;
+/// What the reads of the tail keep from one to the next.
+#[derive(Debug)]
+struct Tailing {
+    buffer: Vec<u8>,
+    /// How much is read at first: somewhat more than there was the last time.
+    first: usize,
+}
+
+impl Default for Tailing {
+    fn default() -> Self {
+        Self { buffer: Vec::new(), first: FIRST_READ }
+    }
+}
+
+type Changed = HashMap<Key, (u64, Stored), KeyHashing>;
+/// Hashes keys.
+pub type KeyHashing = BuildHasherDefault<KeyHasher>;
 
 /// Keys are digests already.
 #[derive(Debug, Default)]
@@ -60,10 +77,25 @@ impl Hasher for KeyHasher {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let word = chunk.iter().fold(0_u64, |word, byte| word << 8 | u64::from(*byte));
-            self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let (words, rest) = bytes.as_chunks::<8>();
+        for word in words {
+            self.write_u64(u64::from_le_bytes(*word));
         }
+        for byte in rest {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+
+    fn write_isize(&mut self, word: isize) {
+        self.write_u64(word.cast_unsigned() as u64);
     }
 }
 
@@ -123,6 +155,7 @@ impl Replica {
                     suspect: 0,
                     changed: Changed::default(),
                     segment_bytes,
+                    tail: Tailing::default(),
                     checkpoint: Arc::new(checkpoint),
                 });
             }
@@ -133,6 +166,7 @@ impl Replica {
     /// Takes a state that was loaded anew; what is still to be written again stays so.
     pub fn replace(&mut self, mut fresh: Self) {
         fresh.suspect = self.suspect;
+        fresh.tail = std::mem::take(&mut self.tail);
         *self = fresh;
     }
 
@@ -175,17 +209,38 @@ impl Replica {
         if self.is_closed() {
             return Ok(Tail::Closed);
         }
-        let mut want = FIRST_READ;
-        let mut buffer = Vec::new();
+        let Tailing { mut buffer, first } = std::mem::take(&mut self.tail);
+        let mut used = 0;
+        let tail = self.read_tail(segments, table, (until, suspect), &mut buffer, first, &mut used);
+        let first = (used + FIRST_READ).next_multiple_of(FIRST_READ).min(LONG_READ);
+        buffer.truncate(LONG_READ);
+        self.tail = Tailing { buffer, first };
+        tail
+    }
+
+    fn read_tail(
+        &mut self,
+        segments: &Segments,
+        table: u64,
+        (until, suspect): (u64, bool),
+        buffer: &mut Vec<u8>,
+        first: usize,
+        used_in_all: &mut usize,
+    ) -> Result<Tail, ReadError> {
+        let mut want = first;
         loop {
             let room = usize::try_from(self.segment_bytes.saturating_sub(self.at.offset));
             let room = room.unwrap_or(usize::MAX);
             let asked = want.min(room);
-            buffer.resize(asked, 0);
-            let read = read_full(segments.file(self.slot)?, &mut buffer, self.at.offset)?;
-            buffer.truncate(read);
+            if buffer.len() < asked {
+                buffer.resize(asked, 0);
+            }
+            let piece = buffer.get_mut(..asked).unwrap_or_default();
+            let read = read_full(segments.file(self.slot)?, piece, self.at.offset)?;
+            let piece = piece.get(..read).unwrap_or_default();
             let segment = self.at.segment;
-            let (more, used) = self.apply_all(segments, table, &buffer, until, suspect)?;
+            let (more, used) = self.apply_all(segments, table, piece, until, suspect)?;
+            *used_in_all += used;
             match more {
                 More::Enough => return Ok(Tail::End),
                 More::Recycled => return Ok(Tail::Recycled),
@@ -197,6 +252,16 @@ impl Replica {
                 More::Read(_) | More::None => return self.end(segments, segment),
             }
         }
+    }
+
+    /// Applies frames that were just appended here, as everybody else will when he reads them.
+    pub fn append(
+        &mut self,
+        segments: &Segments,
+        table: u64,
+        frames: &[u8],
+    ) -> Result<(), ReadError> {
+        self.apply_all(segments, table, frames, u64::MAX, false).map(|_| ())
     }
 
     fn end(&self, segments: &Segments, segment: u64) -> Result<Tail, ReadError> {
@@ -273,7 +338,8 @@ impl Replica {
             let contents = Page::read(frame.to_vec(), HEADER).map_err(|reason| {
                 ReadError::Damaged { segment: self.at.segment, offset: self.at.offset, reason }
             })?;
-            for (key, stored) in contents.members {
+            for (key, change) in contents.members {
+                let stored = self.after(key, change)?;
                 self.changed.insert(key, (checked.header.sequence, stored));
             }
         }
@@ -283,6 +349,20 @@ impl Replica {
         self.fence = self.fence.max(checked.header.fence);
         self.durable = self.durable.max(checked.header.durable);
         Ok(())
+    }
+
+    /// What is stored under a key after a change.
+    fn after(&self, key: Key, change: Change) -> Result<Stored, ReadError> {
+        let in_checkpoint;
+        let before = match (&change, self.changed.get(&key)) {
+            (Change::Removed | Change::Stored(_), _) => None,
+            (Change::Renewed(_), Some((_, stored))) => Some(stored),
+            (Change::Renewed(_), None) => {
+                in_checkpoint = self.checkpoint.get(key)?;
+                in_checkpoint.as_ref()
+            }
+        };
+        change.after(before).map_err(|reason| self.damaged_record(reason))
     }
 
     /// R3. Looks for a frame that calls durable what does not read at the end of the journal.

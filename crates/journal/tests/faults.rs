@@ -248,7 +248,8 @@ fn a_dump_shows_every_frame_and_what_does_not_read() {
     let bed = Bed::new();
     let token = claim(&bed.engine, &group(1..4)).unwrap().unwrap();
     change(&bed.engine, &group(1..4), token, Verb::ForceRelease).unwrap();
-    claim(&bed.engine, &group(7..8)).unwrap().unwrap();
+    let token = claim(&bed.engine, &group(7..8)).unwrap().unwrap();
+    assert!(change(&bed.engine, &group(7..8), token, Verb::Heartbeat).unwrap());
     let kinds = || {
         let items = ringfence_journal::dump::dump(&World::system(), &bed.root()).unwrap();
         let text: Vec<String> = items.iter().map(ToString::to_string).collect();
@@ -256,8 +257,11 @@ fn a_dump_shows_every_frame_and_what_does_not_read() {
         (text.join("\n"), json.concat())
     };
     let (text, json) = kinds();
-    assert!(text.contains("frame 1 of segment 1  stores 3, removes 0"), "{text}");
-    assert!(text.contains("frame 2 of segment 1  stores 0, removes 3"), "{text}");
+    assert!(text.contains("frame 1 of segment 1  stores 3, renews 0, removes 0"), "{text}");
+    assert!(text.contains("frame 2 of segment 1  stores 0, renews 0, removes 3"), "{text}");
+    assert!(text.contains("frame 4 of segment 1  stores 0, renews 1, removes 0"), "{text}");
+    let renewed = format!(r#""renewed":[{{"key":"target {}","updated":"#, keys(&group(7..8))[0].id);
+    assert!(json.contains(&renewed), "{json}");
     assert!(json.contains(r#""kind":"checkpoint""#) && json.contains(r#""audit":{"#), "{json}");
     assert!(json.contains(r#""target":7"#) && !json.contains("unreadable"), "{json}");
     let path = bed.root().join("journal.0");

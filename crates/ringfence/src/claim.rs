@@ -105,7 +105,7 @@ impl TargetTable {
     /// refused, also if the target is free; so no waiter is starved, however large its group is.
     /// Without a queue it is luck.
     pub fn claim(&self, group: &TargetGroup, claim: &Claim) -> Result<Lease, ClaimError> {
-        let request = claim.request(group, self.engine.info().default_ttl);
+        let request = claim.request(group, self.engine.default_ttl());
         let keys = keys(group);
         let Some(wait) = claim.wait else {
             return match self.engine.waiting(&keys) {
@@ -178,7 +178,7 @@ impl Wait<ClaimError> for Waiting<'_> {
     }
 
     fn changes_within(&self, error: &ClaimError) -> Option<Duration> {
-        let period = self.table.engine.info().default_ttl.duration() / 3;
+        let period = self.table.engine.default_ttl().duration() / 3;
         match error {
             ClaimError::Refused(refused) => Some(until_changed(&refused.conflicts, period)),
             ClaimError::Queued { .. } => Some(period),

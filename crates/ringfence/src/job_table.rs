@@ -97,7 +97,7 @@ impl JobTable {
         execution: &Payload,
         claim: &Claim,
     ) -> Result<JobLease, JobClaimError> {
-        let targets = claim.request(group, self.targets.engine.info().default_ttl);
+        let targets = claim.request(group, self.targets.engine.default_ttl());
         let item = WorkClaim {
             payload: execution.clone(),
             owner: targets.owner.clone(),
@@ -276,7 +276,7 @@ impl Wait<JobClaimError> for Waiting<'_> {
     }
 
     fn changes_within(&self, error: &JobClaimError) -> Option<Duration> {
-        let period = self.jobs.targets.engine.info().default_ttl.duration() / 3;
+        let period = self.jobs.targets.engine.default_ttl().duration() / 3;
         match error {
             JobClaimError::Refused(JobRefused::Group(refused)) => {
                 Some(until_changed(&refused.conflicts, period))

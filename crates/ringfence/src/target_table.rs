@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ringfence_engine::{Engine, EngineInfo, Request, StorageError};
 use ringfence_env::World;
-use ringfence_model::{Key, TargetGroup, Timestamp};
+use ringfence_model::{Key, Space, TargetGroup, Timestamp};
 
 /// The verbs on leases; each stands in its own file. Cheap to clone.
 ///
@@ -58,5 +58,5 @@ impl TargetTable {
 }
 
 pub(crate) fn keys(group: &TargetGroup) -> Vec<Key> {
-    group.targets().map(Key::target).collect()
+    group.members().map(|(id, _)| Key { space: Space::Targets, id }).collect()
 }

@@ -95,7 +95,7 @@ impl WorkTable {
             payload: payload.clone(),
             owner: owner.clone(),
             worker,
-            ttl: ttl.unwrap_or(self.engine.info().default_ttl),
+            ttl: ttl.unwrap_or(self.engine.default_ttl()),
         };
         let id = request.id();
         let mut expires_at = None;

@@ -6,38 +6,57 @@
 //! ```text
 //! page   = audit:option(text) count(bodies) body* count(members) member*
 //! body   = length:u32 bytes
-//! member = space:u8 id:32 kind:u8 [body:u32 length:u32 rest]    kind 0: removed, 1: stored
+//! member = space:u8 id:32 kind:u8 [body:u32 [length:u32 rest]]
+//!          kind 0: removed   1: stored, with a rest   2: renewed, its body is a renewal
 //! ```
+//! P1. What is renewed is the last record that was stored whole, so a page with a renewal is read only
+//!     in its chain, and no block of a checkpoint has one.
 
 use std::sync::{Arc, OnceLock};
 
 use ringfence_model::{Key, Record, RecordId, Space};
 
 use super::record::{self, Body};
+use super::renewal::{Renewal, Renewed};
 use super::{In, Malformed, Out};
+use crate::frame::SECTOR;
+
+/// So many bodies are looked through for one that is the same: a group's members come one after
+/// the other.
+const LOOK_BACK: usize = 8;
 
 /// Builds a page.
 #[derive(Debug, Default)]
 pub struct PageWriter {
     bodies: Out,
-    known: Vec<Body>,
+    known: Vec<Known>,
     members: Out,
     count: usize,
     rest: Out,
 }
 
+#[derive(Debug)]
+enum Known {
+    Body(Body),
+    Renewal(Renewal),
+}
+
+/// How far a page had come.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    bodies: usize,
+    known: usize,
+    members: usize,
+    count: usize,
+}
+
 impl PageWriter {
     /// Adds the new content of a key; `None` removes it.
     pub fn push(&mut self, key: Key, to: Option<&Record>) {
-        self.count += 1;
-        self.members.u8(match key.space {
-            Space::Targets => 0,
-            Space::Work => 1,
-        });
-        self.members.raw(key.id.as_bytes());
+        self.member(key);
         let Some(record) = to else { return self.members.u8(0) };
         self.members.u8(1);
-        let body = self.body(Body::of(record));
+        let body = self.body(&Body::of(record));
         self.members.u32(body);
         self.rest.0.clear();
         record::write_rest(record, &mut self.rest);
@@ -45,22 +64,55 @@ impl PageWriter {
         self.members.raw(&self.rest.0);
     }
 
-    fn body(&mut self, body: Body) -> u32 {
-        // The last ones first: a group's members come one after the other.
-        let same = self.known.iter().rposition(|known| known.is_same(&body));
-        let index = same.or_else(|| {
-            let last = self.known.len().checked_sub(1)?;
-            self.known.get(last).is_some_and(|known| *known == body).then_some(last)
+    /// Adds that the record of a key was renewed, and nothing else of it changed.
+    pub fn push_renewal(&mut self, key: Key, renewal: &Renewal) {
+        self.member(key);
+        self.members.u8(2);
+        let same = |known: &Known| matches!(known, Known::Renewal(known) if known == renewal);
+        let at = self.find(same).unwrap_or_else(|| {
+            let renewal = renewal.clone();
+            self.add(|out| renewal.write(out), Known::Renewal(renewal.clone()))
         });
-        let index = index.unwrap_or_else(|| {
-            let mut out = Out::default();
-            body.write(&mut out);
-            self.bodies.count(out.0.len());
-            self.bodies.raw(&out.0);
-            self.known.push(body);
-            self.known.len() - 1
+        self.members.u32(at);
+    }
+
+    fn member(&mut self, key: Key) {
+        self.count += 1;
+        self.members.u8(match key.space {
+            Space::Targets => 0,
+            Space::Work => 1,
         });
-        u32::try_from(index).unwrap_or(u32::MAX)
+        self.members.raw(key.id.as_bytes());
+    }
+
+    fn body(&mut self, body: &Body) -> u32 {
+        let is_same = |known: &Known| matches!(known, Known::Body(known) if known.is_same(body));
+        let last = self.known.len().saturating_sub(1);
+        let equals_last = || {
+            let last = self.known.last();
+            last.is_some_and(|known| matches!(known, Known::Body(known) if known == body))
+        };
+        let found = self.find(is_same);
+        let found = found.or_else(|| equals_last().then(|| number(last)));
+        found.unwrap_or_else(|| self.add(|out| body.write(out), Known::Body(body.clone())))
+    }
+
+    fn find(&self, is_same: impl Fn(&Known) -> bool) -> Option<u32> {
+        let from = self.known.len().saturating_sub(LOOK_BACK);
+        let at = self.known.get(from..)?.iter().rposition(is_same)?;
+        Some(number(from + at))
+    }
+
+    fn add(&mut self, write: impl FnOnce(&mut Out), known: Known) -> u32 {
+        let length_at = self.bodies.0.len();
+        self.bodies.u32(0);
+        write(&mut self.bodies);
+        let length = number(self.bodies.0.len() - length_at - 4);
+        if let Some(place) = self.bodies.0.get_mut(length_at..length_at + 4) {
+            place.copy_from_slice(&length.to_le_bytes());
+        }
+        self.known.push(known);
+        number(self.known.len() - 1)
     }
 
     /// How many bytes it will have, but for its head.
@@ -68,19 +120,44 @@ impl PageWriter {
         self.bodies.0.len() + self.members.0.len()
     }
 
+    /// How many bytes it will have with its head.
+    pub fn whole_len(&self, audit: Option<&str>) -> usize {
+        1 + audit.map_or(0, |line| 4 + line.len()) + 4 + 4 + self.len()
+    }
+
     /// Whether nothing was added.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
+    /// Where it is now.
+    pub fn mark(&self) -> Mark {
+        let (bodies, members) = (self.bodies.0.len(), self.members.0.len());
+        Mark { bodies, known: self.known.len(), members, count: self.count }
+    }
+
+    /// Takes back what was added since.
+    pub fn back_to(&mut self, mark: Mark) {
+        self.bodies.0.truncate(mark.bodies);
+        self.known.truncate(mark.known);
+        self.members.0.truncate(mark.members);
+        self.count = mark.count;
+    }
+
     /// Writes the page after what is in `out`.
     pub fn finish(self, audit: Option<&str>, out: &mut Out) {
+        out.0.reserve(self.whole_len(audit).next_multiple_of(SECTOR));
         out.option(audit, Out::text);
         out.count(self.known.len());
         out.raw(&self.bodies.0);
         out.count(self.count);
         out.raw(&self.members.0);
     }
+}
+
+/// Whatever is encoded here has far fewer parts than that.
+fn number(of: usize) -> u32 {
+    u32::try_from(of).unwrap_or(u32::MAX)
 }
 
 /// A page that was read.
@@ -93,16 +170,35 @@ pub struct Page {
 #[derive(Debug)]
 struct SharedBody {
     at: usize,
-    read: OnceLock<Body>,
+    read: OnceLock<Read>,
 }
 
-/// Where a record is in its page, if it is not removed.
+#[derive(Debug)]
+enum Read {
+    Body(Body),
+    Renewal(Renewal, Renewed),
+}
+
+/// What is stored under a key by now.
 #[derive(Clone, Debug)]
 pub enum Stored {
     /// The key was removed.
     Removed,
-    /// It is there.
+    /// It is there, whole.
     Record(Place),
+    /// It is there, renewed since it was stored whole.
+    Renewed(Place, By),
+}
+
+/// What a page says of a key.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// It is removed.
+    Removed,
+    /// It is stored, whole.
+    Stored(Place),
+    /// The record that is there is renewed.
+    Renewed(By),
 }
 
 /// A record within a page.
@@ -114,13 +210,20 @@ pub struct Place {
     at: u32,
 }
 
+/// A renewal within a page.
+#[derive(Clone, Debug)]
+pub struct By {
+    page: Arc<Page>,
+    body: u32,
+}
+
 /// What a page changes.
 #[derive(Debug, Default)]
 pub struct Contents {
     /// The line of the audit log that went with it.
     pub audit: Option<String>,
     /// Every key, in the order written.
-    pub members: Vec<(Key, Stored)>,
+    pub members: Vec<(Key, Change)>,
 }
 
 impl Page {
@@ -135,8 +238,11 @@ impl Page {
             bodies.push(SharedBody { at: from.position(), read: OnceLock::new() });
             from.raw(len)?;
         }
+        let members_at = from.position();
+        let page = Arc::new(Self { bytes, bodies });
+        let mut from = In::at(&page.bytes, members_at)?;
         let count = from.count(34)?;
-        let mut found = Vec::with_capacity(count);
+        let mut members = Vec::with_capacity(count);
         for _ in 0..count {
             let space = match from.u8()? {
                 0 => Space::Targets,
@@ -144,49 +250,60 @@ impl Page {
                 _ => return Err(Malformed("a space")),
             };
             let key = Key { space, id: RecordId::from_bytes(from.id()?) };
-            found.push((
-                key,
-                match from.u8()? {
-                    0 => None,
-                    1 => {
-                        let body = from.u32()?;
-                        if usize::try_from(body).map_or(true, |body| body >= bodies.len()) {
-                            return Err(Malformed("the number of a body"));
-                        }
-                        let len = from.count(1)?;
-                        let at =
-                            u32::try_from(from.position()).map_err(|_| Malformed("a length"))?;
-                        from.raw(len)?;
-                        Some((body, at))
-                    }
-                    _ => return Err(Malformed("the kind of a change")),
-                },
-            ));
+            let change = match from.u8()? {
+                0 => Change::Removed,
+                1 => {
+                    let body = page.number(&mut from)?;
+                    let len = from.count(1)?;
+                    let at = u32::try_from(from.position()).map_err(|_| Malformed("a length"))?;
+                    from.raw(len)?;
+                    Change::Stored(Place { page: Arc::clone(&page), key, body, at })
+                }
+                2 => {
+                    let body = page.number(&mut from)?;
+                    Change::Renewed(By { page: Arc::clone(&page), body })
+                }
+                _ => return Err(Malformed("the kind of a change")),
+            };
+            members.push((key, change));
         }
-        if !from.is_empty() {
-            return Err(Malformed("what follows"));
+        if from.is_empty() {
+            Ok(Contents { audit, members })
+        } else {
+            Err(Malformed("what follows"))
         }
-        let page = Arc::new(Self { bytes, bodies });
-        let stored = |(key, place): (Key, Option<(u32, u32)>)| {
-            let stored = place.map_or(Stored::Removed, |(body, at)| {
-                Stored::Record(Place { page: page.clone(), key, body, at })
-            });
-            (key, stored)
-        };
-        Ok(Contents { audit, members: found.into_iter().map(stored).collect() })
+    }
+
+    /// The number of a body.
+    fn number(&self, from: &mut In<'_>) -> Result<u32, Malformed> {
+        let body = from.u32()?;
+        let is_there = usize::try_from(body).is_ok_and(|body| body < self.bodies.len());
+        if is_there { Ok(body) } else { Err(Malformed("the number of a body")) }
+    }
+
+    /// A body, read once for all that share it.
+    fn body(
+        &self,
+        number: u32,
+        read: impl FnOnce(&mut In<'_>) -> Result<Read, Malformed>,
+    ) -> Result<&Read, Malformed> {
+        let body = usize::try_from(number).ok().and_then(|number| self.bodies.get(number));
+        let shared = body.ok_or(Malformed("the number of a body"))?;
+        if let Some(body) = shared.read.get() {
+            return Ok(body);
+        }
+        let body = read(&mut In::at(&self.bytes, shared.at)?)?;
+        Ok(shared.read.get_or_init(|| body))
     }
 }
 
 impl Place {
     /// Builds the record. Its body is built once for all records of the page that share it.
     pub fn record(&self) -> Result<Record, Malformed> {
-        let body = usize::try_from(self.body).ok().and_then(|body| self.page.bodies.get(body));
-        let shared = body.ok_or(Malformed("the number of a body"))?;
-        let body = if let Some(body) = shared.read.get() {
-            body
-        } else {
-            let body = Body::read(&mut In::at(&self.page.bytes, shared.at)?)?;
-            shared.read.get_or_init(|| body)
+        let Read::Body(body) =
+            self.page.body(self.body, |from| Body::read(from).map(Read::Body))?
+        else {
+            return Err(Malformed("the kind of a body"));
         };
         if body.group.is_some() != (self.key.space == Space::Targets) {
             return Err(Malformed("the kind of a record"));
@@ -196,12 +313,47 @@ impl Place {
     }
 }
 
+impl By {
+    fn read(&self) -> Result<(&Renewal, &Renewed), Malformed> {
+        let read = |from: &mut In<'_>| {
+            Renewal::read(from).map(|renewal| Read::Renewal(renewal, Renewed::default()))
+        };
+        match self.page.body(self.body, read)? {
+            Read::Renewal(renewal, renewed) => Ok((renewal, renewed)),
+            Read::Body(_) => Err(Malformed("the kind of a body")),
+        }
+    }
+
+    /// What it renews with.
+    pub fn renewal(&self) -> Result<&Renewal, Malformed> {
+        self.read().map(|(renewal, _)| renewal)
+    }
+}
+
+impl Change {
+    /// What is stored after it, where `before` was; P1.
+    pub fn after(self, before: Option<&Stored>) -> Result<Stored, Malformed> {
+        match (self, before) {
+            (Self::Removed, _) => Ok(Stored::Removed),
+            (Self::Stored(place), _) => Ok(Stored::Record(place)),
+            (Self::Renewed(by), Some(Stored::Record(of) | Stored::Renewed(of, _))) => {
+                Ok(Stored::Renewed(of.clone(), by))
+            }
+            (Self::Renewed(_), _) => Err(Malformed("a renewal of nothing")),
+        }
+    }
+}
+
 impl Stored {
     /// The record, if there is one.
     pub fn record(&self) -> Result<Option<Record>, Malformed> {
         match self {
             Self::Removed => Ok(None),
             Self::Record(place) => place.record().map(Some),
+            Self::Renewed(of, by) => {
+                let (renewal, renewed) = by.read()?;
+                Ok(Some(renewed.over(of.record()?, renewal)))
+            }
         }
     }
 }
@@ -210,7 +362,9 @@ impl Stored {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use ringfence_model::{Target, Timestamp};
+    use ringfence_model::record::{Holder, LeaseBody, TargetRecord, Writer};
+    use ringfence_model::{Payload, Target, Timestamp, Token};
+    use serde_json::value::RawValue;
 
     /// Records as other programs and as we write them.
     fn records() -> Vec<(Key, Record)> {
@@ -247,6 +401,11 @@ mod tests {
         found
     }
 
+    /// What is stored after a change where nothing was.
+    fn stored_by(change: &Change) -> Result<Option<Record>, Malformed> {
+        change.clone().after(None)?.record()
+    }
+
     fn write(records: &[(Key, Option<&Record>)], audit: Option<&str>) -> Vec<u8> {
         let mut page = PageWriter::default();
         for (key, record) in records {
@@ -266,7 +425,7 @@ mod tests {
         assert_eq!(contents.members.len(), records.len());
         for ((key, stored), (expected, record)) in contents.members.iter().zip(&records) {
             assert_eq!(key, expected);
-            assert_eq!(stored.record().unwrap().unwrap().to_line(), record.to_line());
+            assert_eq!(stored_by(stored).unwrap().unwrap().to_line(), record.to_line());
         }
     }
 
@@ -277,7 +436,7 @@ mod tests {
         let group: Vec<(Key, Record)> = (1..=64_u64)
             .map(|number| {
                 let target = Target::new(number).unwrap();
-                let record = ringfence_model::record::TargetRecord { target, ..first.clone() };
+                let record = TargetRecord { target, ..first.clone() };
                 (Key::target(target), Record::Target(record))
             })
             .collect();
@@ -288,12 +447,120 @@ mod tests {
         let holders: Vec<_> = contents
             .members
             .iter()
-            .map(|(_, stored)| match stored.record().unwrap().unwrap() {
+            .map(|(_, stored)| match stored_by(stored).unwrap().unwrap() {
                 Record::Target(record) => record.holder,
                 Record::Work(_) => panic!(),
             })
             .collect();
         assert!(holders.windows(2).all(|pair| Arc::ptr_eq(&pair[0], &pair[1])));
+    }
+
+    #[test]
+    fn a_renewal_changes_the_time_and_the_writer_and_nothing_else() {
+        let records = records();
+        let asked: Vec<_> = records.iter().map(|(key, record)| (*key, Some(record))).collect();
+        let stored = Page::read(write(&asked, None), 0).unwrap().members;
+        let writer = Writer { host: "h2".into(), pid: 77, boot: None };
+        let updated = Timestamp::from_seconds(1e9 + 1.0 / 3.0).unwrap();
+        let renewal = Renewal { updated, writer: Some(writer.clone()) };
+        let mut page = PageWriter::default();
+        for (key, _) in &records {
+            page.push_renewal(*key, &renewal);
+        }
+        let mut out = Out::default();
+        page.finish(None, &mut out);
+        assert!(out.0.len() < records.len() * 39 + 60, "{} bytes", out.0.len());
+        let renewed = Page::read(out.0, 0).unwrap().members;
+        assert_eq!(renewed.len(), records.len());
+        for (((key, record), (_, before)), (of, change)) in
+            records.iter().zip(&stored).zip(&renewed)
+        {
+            assert_eq!(key, of);
+            let before = before.clone().after(None).unwrap();
+            // Twice: a renewal of what was renewed already is laid over what was stored whole.
+            let once = change.clone().after(Some(&before)).unwrap();
+            let twice = change.clone().after(Some(&once)).unwrap();
+            for after in [once, twice] {
+                let after = after.record().unwrap().unwrap();
+                let expected = (updated, Some(&writer));
+                assert_eq!((after.holder().updated, after.holder().writer.as_ref()), expected);
+                assert_eq!(Renewal::between(record, &after), Some(renewal.clone()));
+                let mut back = after.clone();
+                let holder = Holder {
+                    updated: record.holder().updated,
+                    writer: record.holder().writer.clone(),
+                    ..back.holder().clone()
+                };
+                match &mut back {
+                    Record::Target(record) => record.holder = Arc::new(holder),
+                    Record::Work(record) => record.holder = Arc::new(holder),
+                }
+                assert_eq!(back.to_line(), record.to_line());
+            }
+            let nothing = Err(Malformed("a renewal of nothing"));
+            assert_eq!(change.clone().after(None).map(drop), nothing);
+            assert_eq!(change.clone().after(Some(&Stored::Removed)).map(drop), nothing);
+        }
+    }
+
+    #[test]
+    fn whatever_else_changes_is_no_renewal() {
+        let records = records();
+        // It has everything that a record of ours has.
+        let (own, first) = &records[2];
+        assert!(Renewal::between(first, first).is_some());
+        for (_, other) in records.iter().filter(|(key, _)| key != own) {
+            assert_eq!(Renewal::between(first, other), None, "{}", other.to_line());
+        }
+        let Record::Target(target) = first else { panic!() };
+        let holder = |change: &dyn Fn(&mut Holder)| {
+            let mut holder = (*target.holder).clone();
+            change(&mut holder);
+            TargetRecord { holder: Arc::new(holder), ..target.clone() }
+        };
+        let mut more = target.clone();
+        more.history.attempts += 1;
+        let mut foreign = target.clone();
+        foreign.extra.insert("lane".into(), RawValue::from_string("1".into()).unwrap());
+        let mut alone = target.clone();
+        alone.group = Arc::new(LeaseBody { targets: vec![target.target], primary: None });
+        for changed in [
+            holder(&|holder| holder.owner = "other".into()),
+            holder(&|holder| holder.worker += 1),
+            holder(&|holder| holder.token = Token::new("t").unwrap()),
+            holder(&|holder| holder.ttl = None),
+            holder(&|holder| holder.payload = Payload::empty()),
+            more,
+            foreign,
+            alone,
+        ] {
+            let changed = Record::Target(changed);
+            assert_eq!(Renewal::between(first, &changed), None, "{}", changed.to_line());
+        }
+    }
+
+    #[test]
+    fn what_was_taken_back_is_not_in_the_page() {
+        let records = records();
+        let renewal = Renewal::of(records[0].1.holder());
+        let fill = |page: &mut PageWriter, some: &[(Key, Record)]| {
+            for (key, record) in some {
+                page.push(*key, Some(record));
+            }
+            page.push_renewal(some[0].0, &renewal);
+        };
+        let (mut page, mut expected) = (PageWriter::default(), PageWriter::default());
+        fill(&mut page, &records[..3]);
+        fill(&mut expected, &records[..3]);
+        let mark = page.mark();
+        fill(&mut page, &records[3..]);
+        page.back_to(mark);
+        fill(&mut page, &records[5..9]);
+        fill(&mut expected, &records[5..9]);
+        let (mut out, mut other) = (Out::default(), Out::default());
+        page.finish(None, &mut out);
+        expected.finish(None, &mut other);
+        assert_eq!(out.0, other.0);
     }
 
     #[test]
@@ -306,7 +573,7 @@ mod tests {
             record.holder = Arc::new(holder);
             let record = Record::Target(record);
             let contents = Page::read(write(&[(key, Some(&record))], None), 0).unwrap();
-            let back = contents.members[0].1.record().unwrap().unwrap();
+            let back = stored_by(&contents.members[0].1).unwrap().unwrap();
             assert_eq!(back.holder().updated.seconds().to_bits(), seconds.to_bits());
         }
     }
@@ -325,7 +592,7 @@ mod tests {
             for bytes in [bytes, noise] {
                 if let Ok(contents) = Page::read(bytes, 0) {
                     for (_, stored) in contents.members {
-                        let _ = stored.record();
+                        let _ = stored_by(&stored);
                     }
                 }
             }

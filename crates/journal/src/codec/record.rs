@@ -50,15 +50,7 @@ impl Body {
         out.f64(holder.updated.seconds());
         out.option(holder.ttl, |out, ttl| out.f64(ttl.seconds()));
         out.text(holder.payload.as_str());
-        out.option(holder.writer.as_ref(), |out, writer| {
-            out.text(&writer.host);
-            out.u32(writer.pid);
-            out.option(writer.boot.as_ref(), |out, boot| {
-                out.text(&boot.boot);
-                out.f64(boot.seconds);
-                out.option(boot.life.as_deref(), Out::text);
-            });
-        });
+        write_writer(holder.writer.as_ref(), out);
         out.option(self.group.as_deref(), |out, group| {
             out.count(group.targets.len());
             group.targets.iter().for_each(|target| out.u64(target.get()));
@@ -71,19 +63,11 @@ impl Body {
         let owner = from.text()?.into();
         let worker = from.i64()?;
         let token = Token::new(from.text()?).map_err(|_| Malformed("a token"))?;
-        let updated = Timestamp::from_seconds(from.f64()?).map_err(|_| Malformed("a time"))?;
+        let updated = read_time(from)?;
         let ttl = from.option(In::f64)?.map(Ttl::from_seconds).transpose();
         let ttl = ttl.map_err(|_| Malformed("a ttl"))?;
         let payload = Payload::verbatim(from.text()?).map_err(|_| Malformed("a payload"))?;
-        let writer = from.option(|from| {
-            let (host, pid) = (from.text()?.into(), from.u32()?);
-            let boot = from.option(|from| {
-                let (boot, seconds) = (from.text()?.into(), from.f64()?);
-                let life = from.option(|from| Ok(from.text()?.into()))?;
-                Ok(WriterBoot { boot, seconds, life })
-            })?;
-            Ok(Writer { host, pid, boot })
-        })?;
+        let writer = read_writer(from)?;
         let group = from.option(|from| {
             let count = from.count(8)?;
             let targets = (0..count).map(|_| target(from)).collect::<Result<_, _>>()?;
@@ -92,6 +76,34 @@ impl Body {
         let holder = Holder { owner, worker, token, updated, ttl, payload, writer };
         Ok(Self { holder: Arc::new(holder), group })
     }
+}
+
+pub(super) fn write_writer(writer: Option<&Writer>, out: &mut Out) {
+    out.option(writer, |out, writer| {
+        out.text(&writer.host);
+        out.u32(writer.pid);
+        out.option(writer.boot.as_ref(), |out, boot| {
+            out.text(&boot.boot);
+            out.f64(boot.seconds);
+            out.option(boot.life.as_deref(), Out::text);
+        });
+    });
+}
+
+pub(super) fn read_writer(from: &mut In<'_>) -> Result<Option<Writer>, Malformed> {
+    from.option(|from| {
+        let (host, pid) = (from.text()?.into(), from.u32()?);
+        let boot = from.option(|from| {
+            let (boot, seconds) = (from.text()?.into(), from.f64()?);
+            let life = from.option(|from| Ok(from.text()?.into()))?;
+            Ok(WriterBoot { boot, seconds, life })
+        })?;
+        Ok(Writer { host, pid, boot })
+    })
+}
+
+pub(super) fn read_time(from: &mut In<'_>) -> Result<Timestamp, Malformed> {
+    Timestamp::from_seconds(from.f64()?).map_err(|_| Malformed("a time"))
 }
 
 fn target(from: &mut In<'_>) -> Result<Target, Malformed> {
