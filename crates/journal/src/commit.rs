@@ -169,7 +169,7 @@ impl Journal {
             batch.finish(None);
         }
         let mark = batch.page.as_ref().map(PageWriter::mark);
-        let page = batch.page.get_or_insert_default();
+        let page = batch.page.get_or_insert_with(|| PageWriter::with_members(edits.len()));
         for edit in &edits {
             assert!(unit.keys.contains(&edit.key), "an edit of a key that was not asked for");
             match &edit.to {

@@ -83,7 +83,7 @@ fn checksum(table: u64, frame: &[u8]) -> u64 {
 
 /// The whole frame, padded: `write_body` appends the body.
 pub fn encode(header: &Header, table: u64, write_body: impl FnOnce(&mut Out)) -> (Vec<u8>, u64) {
-    let mut out = Out::default();
+    let mut out = Out(Vec::with_capacity(2 * SECTOR));
     out.u32(MAGIC);
     out.u32(0);
     out.u64(0);

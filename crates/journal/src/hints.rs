@@ -271,10 +271,10 @@ impl Hints {
         let first = SEATS_AT + at * SEAT;
         let word = |index: usize| self.words.load(first + index);
         let ticket = word(0);
-        let count = usize::try_from(word(3)).ok().filter(|count| *count <= SEAT - SEAT_KEYS)?;
         if ticket == 0 {
             return None;
         }
+        let count = usize::try_from(word(3)).ok().filter(|count| *count <= SEAT - SEAT_KEYS)?;
         let keys = (0..count).map(|key| word(SEAT_KEYS + key)).collect();
         let seat = Seat { ticket, stamp: word(2), life: [word(4), word(5), word(6)], keys };
         (word(1) == self.check_seat(&seat)).then_some(seat)

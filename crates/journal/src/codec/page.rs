@@ -51,6 +51,15 @@ pub struct Mark {
 }
 
 impl PageWriter {
+    /// With room for so many members and what a group shares.
+    pub fn with_members(members: usize) -> Self {
+        Self {
+            bodies: Out(Vec::with_capacity(1024)),
+            members: Out(Vec::with_capacity(members * 80)),
+            ..Self::default()
+        }
+    }
+
     /// Adds the new content of a key; `None` removes it.
     pub fn push(&mut self, key: Key, to: Option<&Record>) {
         self.member(key);
