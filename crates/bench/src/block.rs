@@ -32,6 +32,10 @@ pub(crate) struct Setting {
     pub(crate) leases: u64,
     pub(crate) shim: Option<Shim>,
     pub(crate) holders: PathBuf,
+    /// Leases of the table that the command claims on.
+    pub(crate) many: u64,
+    /// Where two processes meet that pass a group on.
+    pub(crate) meeting: PathBuf,
 }
 
 /// What one block gave.
@@ -79,6 +83,10 @@ impl Drop for Worker {
 pub(crate) fn run(prepared: &Prepared, work: Work, setting: &Setting, seed: u64) -> Result<Block> {
     // Also after its file was built anew: all blocks of a run are of one build.
     let program = Path::new("/proc/self/exe");
+    if work == Work::OneShot {
+        crate::one_shot::program()?;
+        crate::one_shot::prepare(&prepared.place, setting.many)?;
+    }
     let mut workers = Vec::new();
     for index in 0..work.processes() {
         workers.push(start(program, prepared, work, setting, seed, index)?);
@@ -116,6 +124,7 @@ fn start(
         leases: setting.leases,
         seed,
         holders: setting.holders.clone(),
+        meeting: setting.meeting.clone(),
     };
     let mut command = Command::new(program);
     command.arg("--worker").arg(serde_json::to_string(&order)?);
@@ -171,7 +180,9 @@ fn sum_up(told: &[Told], seconds: f64, syncs: Option<u64>) -> Result<Block> {
     all.sort_unstable();
     let of_all = |percent| percentile(&all, percent).ok_or("no process finished a cycle");
     let sum = |of: fn(&Told) -> u64| told.iter().map(of).sum::<u64>();
-    let in_time = || told.iter().map(|process| process.in_time);
+    // Of two that pass a group on, one measures.
+    let in_time =
+        || told.iter().filter(|process| !process.nanos.is_empty()).map(|process| process.in_time);
     let (slowest, fastest) = (in_time().min().unwrap_or(0), in_time().max().unwrap_or(0));
     let cycles = all.len() as u64;
     Ok(Block {

@@ -13,12 +13,15 @@ mod sqlite;
 
 use std::any::Any;
 use std::path::Path;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
 use crate::work::Work;
+
 pub(crate) use etcd::syncs as etcd_syncs;
+pub(crate) use lease::PAYLOAD;
 pub(crate) use server::{Around, call};
 
 /// One that is measured.
@@ -114,6 +117,11 @@ pub(crate) trait Session {
     /// Renews all of `held` in one call, every token checked.
     fn heartbeat(&mut self, held: &[Held]) -> Result<()>;
 
+    /// Claims `targets`, blocked until they are free, but no longer than `longest`.
+    fn claim_waiting(&mut self, _targets: &[u64], _longest: Duration) -> Result<Held> {
+        Err("it cannot wait".into())
+    }
+
     /// What shows that another process claimed `target` under `token`.
     fn held(&self, target: u64, token: &str) -> Result<Held> {
         Ok(Held::Token { targets: vec![target], token: token.to_owned() })
@@ -179,6 +187,9 @@ impl Contender {
 
     /// Whether it can do this work at all.
     pub(crate) fn can(self, work: Work) -> bool {
+        if matches!(work, Work::WakeUp | Work::OneShot) {
+            return self == Self::Journal;
+        }
         match self {
             // Nothing to exclude, so nothing to overlap.
             Self::Floor => work != Work::Overlap8,

@@ -15,7 +15,9 @@ use crate::contender::Contender::{
 use crate::report::{Figure, ratio};
 use crate::run::Blocks;
 use crate::stats::Spread;
-use crate::work::Work::{self, Eight8, Eight64, Heartbeat, Overlap8, Solo1, Solo8, Solo64};
+use crate::work::Work::{
+    self, Eight8, Eight64, Heartbeat, OneShot, Overlap8, Solo1, Solo8, Solo64, WakeUp,
+};
 
 /// One goal and what was measured.
 #[derive(Debug, Serialize)]
@@ -38,7 +40,8 @@ impl fmt::Display for Goal {
             if self.met { "met" } else { "not met" },
             self.what,
             if self.at_most { "<=" } else { ">=" },
-            self.limit
+            // A third has no end.
+            (self.limit * 1000.0).round() / 1000.0
         )
     }
 }
@@ -105,6 +108,8 @@ impl Judge<'_> {
         self.own(Overlap8, "targets with two holders", violations, limit_at_most(0.0));
         self.own(Heartbeat, "syncs per call", |block| block.syncs, limit_at_most(1.0));
         self.time(Heartbeat, Floor, 3.0);
+        self.own(WakeUp, "p99 in ms", |block| Some(block.p99), limit_at_most(2.0));
+        self.own(OneShot, "p50 in ms", |block| Some(block.p50), limit_at_most(15.0));
         let faster = ratio(self.blocks, (Solo64, F325), (Solo64, Journal), (p50, p50));
         let what = format!("{}: times as fast as F325's batch on files", Solo64.title());
         self.add(what, limit_at_least(100.0), faster);

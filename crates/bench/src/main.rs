@@ -19,11 +19,13 @@ mod contender;
 mod ext4;
 mod goals;
 mod idle;
+mod one_shot;
 mod random;
 mod report;
 mod run;
 mod shim;
 mod stats;
+mod wake;
 mod work;
 mod worker;
 

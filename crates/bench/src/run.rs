@@ -20,8 +20,8 @@ use crate::idle::Gate;
 use crate::random::Random;
 use crate::report::{self, Measured, Trouble};
 use crate::shim::{self, Counter, Shim};
-use crate::work::{HEARTBEAT_LEASES, OVERLAP_TARGETS, Work};
-use crate::{Result, during};
+use crate::work::{HEARTBEAT_LEASES, ONE_SHOT_LEASES, OVERLAP_TARGETS, Work};
+use crate::{Result, during, wake};
 
 /// The blocks of one contender doing one work, by round.
 pub(crate) type Blocks = BTreeMap<(Work, Contender), BTreeMap<u32, Block>>;
@@ -110,10 +110,13 @@ fn measure(args: &Args, dir: &Path, note: Option<&str>, signal: &AtomicUsize) ->
     };
     let holders = dir.join("holders");
     shim::shared_file(&holders, usize::try_from(OVERLAP_TARGETS)? + 1)?;
+    let meeting = dir.join("meeting");
+    wake::prepare(&meeting)?;
     let (rounds, seconds) = if args.quick { (1, QUICK) } else { (args.rounds, args.seconds) };
     let cycles = args.quick.then_some(20);
     let leases = if args.quick { QUICK_LEASES } else { HEARTBEAT_LEASES };
-    let setting = Setting { seconds, cycles, leases, shim, holders };
+    let many = if args.quick { QUICK_LEASES } else { ONE_SHOT_LEASES };
+    let setting = Setting { seconds, cycles, leases, shim, holders, many, meeting };
     let contenders = prepare(args, dir, &setting, &mut troubles, signal)?;
     let patience = if args.quick { Duration::ZERO } else { args.idle_wait };
     let mut run = Run {

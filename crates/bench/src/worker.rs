@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::contender::{Claimed, Contender, Held, Session};
 use crate::random::Random;
 use crate::work::{HEARTBEAT_FIRST, OVERLAP_GRID, OVERLAP_TARGETS, Work};
-use crate::{Result, during, shim};
+use crate::{Result, during, one_shot, shim, wake};
 
 /// What a process is to do.
 #[derive(Debug, Serialize, Deserialize)]
@@ -33,6 +33,8 @@ pub(crate) struct Order {
     pub(crate) seed: u64,
     /// Where holders of overlapping groups are counted: one word per target.
     pub(crate) holders: PathBuf,
+    /// Where two processes meet that pass a group on.
+    pub(crate) meeting: PathBuf,
 }
 
 /// What a process measured.
@@ -65,13 +67,15 @@ pub(crate) fn main(order: &str) -> Result<ExitCode> {
     });
     match order.work {
         Work::Heartbeat => heartbeat(&order)?,
+        Work::WakeUp => wake::run(&order)?,
+        Work::OneShot => one_shot::run(&order)?,
         _ => cycles(&order)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Says that it is ready and waits for the start. `false`: nobody wants it any more.
-fn ready() -> Result<bool> {
+pub(crate) fn ready() -> Result<bool> {
     println!("ready");
     std::io::stdout().flush()?;
     let mut line = String::new();
@@ -80,7 +84,7 @@ fn ready() -> Result<bool> {
 
 /// Hands over what was measured, and waits until the end may be seen: what closing costs is no part of
 /// it.
-fn tell(told: &Told) -> Result<()> {
+pub(crate) fn tell(told: &Told) -> Result<()> {
     let mut out = std::io::stdout().lock();
     serde_json::to_writer(&mut out, told)?;
     writeln!(out)?;
@@ -90,23 +94,23 @@ fn tell(told: &Told) -> Result<()> {
 }
 
 /// When to stop.
-struct Until {
+pub(crate) struct Until {
     began: Instant,
     time: Duration,
     cycles: u64,
 }
 
 impl Until {
-    fn new(order: &Order) -> Self {
+    pub(crate) fn new(order: &Order) -> Self {
         let cycles = order.cycles.unwrap_or(u64::MAX);
         Self { began: Instant::now(), time: Duration::from_secs_f64(order.seconds), cycles }
     }
 
-    fn is_over(&self, told: &Told) -> bool {
+    pub(crate) fn is_over(&self, told: &Told) -> bool {
         self.began.elapsed() >= self.time || told.nanos.len() as u64 >= self.cycles
     }
 
-    fn note(&self, cycle: Instant, told: &mut Told) {
+    pub(crate) fn note(&self, cycle: Instant, told: &mut Told) {
         let nanos = u64::try_from(cycle.elapsed().as_nanos()).unwrap_or(u64::MAX);
         told.nanos.push(nanos);
         told.in_time += u64::from(self.began.elapsed() <= self.time);
@@ -262,6 +266,7 @@ mod tests {
             leases: 0,
             seed: 1,
             holders: PathBuf::new(),
+            meeting: PathBuf::new(),
         })
     }
 

@@ -35,7 +35,9 @@ pub(crate) fn bench(repo: &Path, peers: bool, arguments: &[OsString]) -> ExitCod
     }
     let mut words = if peers { Vec::new() } else { vec![OsString::from("bench")] };
     words.extend_from_slice(arguments);
-    build(repo, &["--package", package])
+    // Beside the peers the command is measured as well.
+    let packages = ["--package", package, "--package", "ringfence-cli"];
+    build(repo, packages.get(..if peers { 4 } else { 2 }).unwrap_or(&packages))
         .and_then(|()| become_tool(&target_dir(repo).join("release").join(tool), &words))
         .unwrap_or_else(|reason| failed(&reason))
 }

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use super::lease::{OWNER, PAYLOAD, TTL, Tokens, WORKER, lost, now, token_of};
 use super::server::{Around, Server, as_user, call};
 use super::{Claimed, Held, Keeper, Session};
-use crate::{Result, during};
+use crate::{Error, Result, during};
 
 const USER: &str = "postgres";
 
@@ -120,6 +120,17 @@ impl Postgres {
     }
 }
 
+/// The server found a deadlock and chose this one to fail.
+const DEADLOCK: &str = "40P01";
+
+/// What the server says, which its client leaves out.
+fn refused(what: &str, error: &::postgres::Error) -> Error {
+    match error.as_db_error() {
+        Some(why) => format!("{what}: {} ({})", why.message(), why.code().code()).into(),
+        None => format!("{what}: {error}").into(),
+    }
+}
+
 fn numbers(targets: &[u64]) -> Vec<i64> {
     targets.iter().map(|target| target.cast_signed()).collect()
 }
@@ -138,9 +149,8 @@ impl Session for Postgres {
             Ok(_) => Ok(Claimed::Busy),
             Err(error) => match error.code().map(SqlState::code) {
                 Some("RF001") => Ok(Claimed::Busy),
-                // It found a deadlock and chose this one to fail.
-                Some("40P01") => Ok(Claimed::TimedOut),
-                _ => Err(during("claim")(error)),
+                Some(DEADLOCK) => Ok(Claimed::TimedOut),
+                _ => Err(refused("claim", &error)),
             },
         }
     }
@@ -150,10 +160,11 @@ impl Session for Postgres {
         let first = targets.first().copied().unwrap_or_default();
         match self.client.execute(&self.release, &[&numbers(targets), &token]) {
             Ok(_) => Ok(true),
-            Err(error) if error.code().is_some_and(|code| code.code() == "P0001") => {
-                Err(lost(first))
-            }
-            Err(error) => Err(during("release")(error)),
+            Err(error) => match error.code().map(SqlState::code) {
+                Some("P0001") => Err(lost(first)),
+                Some(DEADLOCK) => Ok(false),
+                _ => Err(refused("release", &error)),
+            },
         }
     }
 
@@ -166,7 +177,7 @@ impl Session for Postgres {
         }
         self.client
             .execute(&self.heartbeat, &[&all, &tokens, &now()])
-            .map_err(during("heartbeat"))?;
+            .map_err(|error| refused("heartbeat", &error))?;
         Ok(())
     }
 }

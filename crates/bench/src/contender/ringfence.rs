@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::ringfence::{
     Claim, ClaimError, Durability, InitOptions, JournalOptions, Payload, Renewal, Store,
@@ -79,6 +80,13 @@ impl Session for Ringfence {
         }
     }
 
+    fn claim_waiting(&mut self, targets: &[u64], longest: Duration) -> Result<Held> {
+        let group = TargetGroup::from_numbers(targets.iter().copied())?;
+        let lease = self.table.claim(&group, &self.claim.clone().wait(longest));
+        let token = lease.map_err(during("claim"))?.token().clone();
+        Ok(Held::Ours { group: Box::new(group), token })
+    }
+
     fn heartbeat(&mut self, held: &[Held]) -> Result<()> {
         let mut leases = Vec::with_capacity(held.len());
         for held in held {
@@ -91,6 +99,7 @@ impl Session for Ringfence {
             Some(other) => Err(format!("a heartbeat was not done: {other:?}").into()),
         }
     }
+
     fn held(&self, target: u64, token: &str) -> Result<Held> {
         let group = Box::new(TargetGroup::from_numbers([target])?);
         Ok(Held::Ours { group, token: token.parse().map_err(during("read a token"))? })
