@@ -84,6 +84,15 @@ pub(crate) struct HolderArgs {
     pub(crate) durability: Option<DurabilityArg>,
 }
 
+/// An engine, as the command line names it.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EngineArg {
+    /// One file that is appended to, for one host
+    Journal,
+    /// One record per file, which other programs and hosts may share
+    Files,
+}
+
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DurabilityArg {
     /// The whole group old or new

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ringfence_coordinator::{
-    Arm, Error, Hold, HoldAt, Options, Reexec, coordinate, exec_under, supervise,
+    Arm, Error, Hold, HoldAt, Options, Reexec, StoreEngine, coordinate, exec_under, supervise,
 };
 
+use crate::args::EngineArg;
 use crate::duration;
 use crate::exit::Exit;
 use crate::output::{Complaint, Output};
@@ -34,13 +35,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", required_unless_present = "frozen")]
     program: Option<PathBuf>,
 
-    /// The freestanding image that the engine replays
-    #[arg(long, value_name = "FILE", required_unless_present = "worker", requires = "engine")]
+    /// The freestanding image that the solver replays
+    #[arg(long, value_name = "FILE", required_unless_present = "worker", requires = "solver")]
     image: Option<PathBuf>,
 
-    /// The engine: a Python program that speaks the worker protocol
+    /// The solver: a Python program that speaks the worker protocol
     #[arg(long, value_name = "FILE", requires = "image")]
-    engine: Option<PathBuf>,
+    solver: Option<PathBuf>,
 
     /// The Python to run it with
     #[arg(long, value_name = "FILE", default_value = "python3")]
@@ -65,6 +66,10 @@ pub(crate) struct Args {
     /// How coordinators keep out of each other's way
     #[arg(long, value_enum, default_value_t = ArmName::Group)]
     arm: ArmName,
+
+    /// What keeps the leases: a journal, where they end with their coordinator, or one record per file
+    #[arg(long, value_enum, default_value_t = EngineArg::Journal)]
+    engine: EngineArg,
 
     /// How long a lease lasts without a heartbeat
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "10s")]
@@ -111,7 +116,7 @@ pub(crate) struct Args {
     hold: Option<Hold>,
 
     /// A worker of any kind: a command that speaks the worker protocol
-    #[arg(last = true, value_name = "WORKER", conflicts_with_all = ["image", "engine"])]
+    #[arg(last = true, value_name = "WORKER", conflicts_with_all = ["image", "solver"])]
     worker: Vec<String>,
 }
 
@@ -189,8 +194,8 @@ pub(crate) fn run_exec(args: &ExecArgs) -> Exit {
 
 fn options(args: &Args) -> Options {
     let text = |path: &Path| path.to_string_lossy().into_owned();
-    let worker = match (&args.engine, &args.image) {
-        (Some(engine), Some(image)) => vec![text(&args.python), text(engine), text(image)],
+    let worker = match (&args.solver, &args.image) {
+        (Some(solver), Some(image)) => vec![text(&args.python), text(solver), text(image)],
         _ => args.worker.clone(),
     };
     Options {
@@ -207,6 +212,10 @@ fn options(args: &Args) -> Options {
             ArmName::None => Arm::None,
             ArmName::Ledger => Arm::Ledger,
             ArmName::Group => Arm::Group,
+        },
+        engine: match args.engine {
+            EngineArg::Journal => StoreEngine::Journal,
+            EngineArg::Files => StoreEngine::Files,
         },
         ttl: args.ttl,
         group_cap: args.group_cap,

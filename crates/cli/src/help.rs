@@ -10,9 +10,11 @@ pub(crate) const INIT: &str = "\
 Examples:
   ringfence init /var/tmp/leases
   ringfence init /var/tmp/leases --shards 16 --ttl 2m
-  ringfence init /srv/targets --durability record
+  ringfence init /srv/targets --engine files --durability record
 
-Repeating it with the same options is harmless; a table keeps the options it was made with.
+A journal by default: one sync per call, on one host. `--engine files` is for a directory that other
+programs or hosts share. Repeating it with the same options is harmless; a table keeps the options it
+was made with.
 
 Exit codes: 0 ready, 64 usage, 66 another table or other files are there, 69 the directory cannot
             carry a table, 125 failed";
@@ -144,7 +146,7 @@ Exit codes: 0 printed, 64 usage, 125 failed";
 pub(crate) const CAMPAIGN: &str = "\
 Examples:
   ringfence campaign --dir run --seeds seeds --program lz4.afl --image lz4.elf \\
-      --engine campaign/engine/triton_worker.py --seconds 60 --coordinators 4
+      --solver campaign/engine/triton_worker.py --seconds 60 --coordinators 4
   ringfence campaign --dir run --seeds seeds --frozen --arm none --seconds 20 \\
       -- python3 campaign/engine/fake_worker.py
 

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use ringfence::{InitError, InitOptions, JournalOptions, ShardCount, Store, Ttl};
+use ringfence::{FilesOptions, InitError, InitOptions, JournalOptions, ShardCount, Store, Ttl};
+use ringfence_files::InitError as FilesInitError;
 use ringfence_journal::InitError as JournalInitError;
 use serde::Serialize;
 
-use crate::args::{self, DurabilityArg, JsonArg};
+use crate::args::{self, DurabilityArg, EngineArg, JsonArg};
 use crate::exit::Exit;
 use crate::output::{Complaint, Output};
 use crate::store;
@@ -28,26 +29,18 @@ pub(crate) struct Args {
           allow_hyphen_values = true)]
     ttl: Ttl,
 
-    /// What keeps the leases: one record per file, which other programs may share, or a journal,
-    /// which takes one sync per call and one host
-    #[arg(long, value_enum, default_value_t = EngineArg::Files)]
-    engine: EngineArg,
+    /// What keeps the leases: by default a journal, which takes one sync per call and one host, or
+    /// one record per file, which other programs and hosts may share
+    #[arg(long, value_enum)]
+    engine: Option<EngineArg>,
 
-    /// What a crash in the middle of a call may leave of a group; a journal keeps groups whole
+    /// What a crash in the middle of a call may leave of a group; only tables of files can leave less
+    /// than the whole, so `record` means `--engine files`
     #[arg(long, value_enum, default_value_t = DurabilityArg::Group)]
     durability: DurabilityArg,
 
     #[command(flatten)]
     json: JsonArg,
-}
-
-/// An engine, as the command line names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum EngineArg {
-    /// One record per file
-    Files,
-    /// One file that is appended to
-    Journal,
 }
 
 #[derive(Serialize)]
@@ -73,26 +66,23 @@ pub(crate) fn run(args: &Args) -> Exit {
 }
 
 fn init(args: &Args, out: Output) -> Result<Exit, Complaint> {
-    let store = match args.engine {
-        EngineArg::Files => {
-            let options = InitOptions {
-                shards: args.shards,
-                ttl: args.ttl,
-                durability: args.durability.into(),
-                ..InitOptions::default()
-            };
-            Store::init(&args.store, &options).map_err(|error| not_made(&error))?
+    let (shards, ttl) = (args.shards, args.ttl);
+    let options: InitOptions = match (args.engine, args.durability) {
+        (Some(EngineArg::Journal), DurabilityArg::Record) => {
+            return Err(Complaint::usage(
+                "a journal keeps groups whole: durability `record` is for tables of files, \
+                 --engine files",
+            ));
         }
-        EngineArg::Journal if args.durability != DurabilityArg::Group => {
-            return Err(Complaint::usage("a journal keeps groups whole: leave --durability out"));
+        (Some(EngineArg::Journal) | None, DurabilityArg::Group) => {
+            JournalOptions { shards, ttl, ..JournalOptions::default() }.into()
         }
-        EngineArg::Journal => {
-            let options =
-                JournalOptions { shards: args.shards, ttl: args.ttl, ..JournalOptions::default() };
-            let made = Store::init_journal(&args.store, &options);
-            made.map_err(|error| journal_not_made(&error))?
+        (Some(EngineArg::Files), _) | (None, DurabilityArg::Record) => {
+            let durability = args.durability.into();
+            FilesOptions { shards, ttl, durability, ..FilesOptions::default() }.into()
         }
     };
+    let store = Store::init(&args.store, &options).map_err(|error| not_made(&error, args))?;
     let info = store.info();
     let durability = store.durability().as_str();
     let json = Made {
@@ -111,24 +101,42 @@ fn init(args: &Args, out: Output) -> Result<Exit, Complaint> {
     Ok(out.answer(&json, &human))
 }
 
-fn journal_not_made(error: &JournalInitError) -> Complaint {
+fn not_made(error: &InitError, args: &Args) -> Complaint {
     let message = store::chain(error);
     match error {
-        JournalInitError::Open(error) => store::journal_not_opened(error),
-        JournalInitError::Differs { .. } => Complaint::new(Exit::NO_TABLE, "differs", message),
-        JournalInitError::NotEmpty { .. } => Complaint::new(Exit::NO_TABLE, "not-empty", message),
+        InitError::Journal(error) => journal_not_made(error, args),
+        InitError::Files(error) => files_not_made(error),
+        InitError::OtherEngine { .. } => Complaint::new(Exit::NO_TABLE, "other-engine", message),
+        InitError::Probe(error) => store::not_probed(error),
         _ => Complaint::new(Exit::FAILED, "failed", message).with("restored", true),
     }
 }
 
-fn not_made(error: &InitError) -> Complaint {
+fn journal_not_made(error: &JournalInitError, args: &Args) -> Complaint {
     let message = store::chain(error);
     match error {
-        InitError::Open(error) => store::files_not_opened(error),
-        InitError::Failure(failure) => store::failed("init", failure),
-        InitError::Differs { .. } => Complaint::new(Exit::NO_TABLE, "differs", message),
-        InitError::NotEmpty { .. } => Complaint::new(Exit::NO_TABLE, "not-empty", message),
-        InitError::OtherShards { .. } => Complaint::new(Exit::NO_TABLE, "other-shards", message),
+        JournalInitError::Open(error) => store::journal_not_opened(error),
+        JournalInitError::Differs { .. } => Complaint::new(Exit::NO_TABLE, "differs", message),
+        JournalInitError::NotEmpty { .. } => {
+            // Whoever did not choose may have meant records of another program.
+            let hint = "; --engine files shares a directory with other programs";
+            let hint = if args.engine.is_none() { hint } else { "" };
+            Complaint::new(Exit::NO_TABLE, "not-empty", message + hint)
+        }
+        _ => Complaint::new(Exit::FAILED, "failed", message).with("restored", true),
+    }
+}
+
+fn files_not_made(error: &FilesInitError) -> Complaint {
+    let message = store::chain(error);
+    match error {
+        FilesInitError::Open(error) => store::files_not_opened(error),
+        FilesInitError::Failure(failure) => store::failed("init", failure),
+        FilesInitError::Differs { .. } => Complaint::new(Exit::NO_TABLE, "differs", message),
+        FilesInitError::NotEmpty { .. } => Complaint::new(Exit::NO_TABLE, "not-empty", message),
+        FilesInitError::OtherShards { .. } => {
+            Complaint::new(Exit::NO_TABLE, "other-shards", message)
+        }
         _ => Complaint::new(Exit::FAILED, "failed", message).with("restored", true),
     }
 }

@@ -12,9 +12,10 @@ mod side;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ringfence::{InitOptions, Store, World};
+use ringfence::{FilesOptions, InitOptions, Store, World};
 use serde::Serialize;
 
+use crate::args::EngineArg;
 use crate::bench::scratch::Scratch;
 use crate::exit::Exit;
 use crate::output::{Complaint, Output};
@@ -28,6 +29,10 @@ pub(crate) struct Args {
     /// How many times they race
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
+
+    /// What keeps the table
+    #[arg(long, value_enum, default_value_t = EngineArg::Journal)]
+    engine: EngineArg,
 
     /// Where the table is made; by default in $TMPDIR, else in the current directory. It is removed
     #[arg(long, value_name = "DIR")]
@@ -56,6 +61,7 @@ struct Report {
     /// What tools read where the exit code is not 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'static str>,
+    engine: &'static str,
     rounds: u32,
     single_winner_rounds: u32,
     wins_a: u32,
@@ -100,9 +106,14 @@ fn race(args: &Args) -> Result<Result<Report, i32>, Complaint> {
     let scratch = Scratch::new(&world, args.dir.as_deref(), "race")
         .map_err(|error| failed("cannot make a directory for the table", &error))?;
     let root = scratch.path().join("store");
-    let store = Store::init(&root, &InitOptions::default())
-        .map_err(|error| failed("cannot make the table", &error))?;
-    let mut report = Report { rounds: args.rounds, ..Report::default() };
+    let options = match args.engine {
+        EngineArg::Journal => InitOptions::default(),
+        EngineArg::Files => FilesOptions::default().into(),
+    };
+    let store =
+        Store::init(&root, &options).map_err(|error| failed("cannot make the table", &error))?;
+    let (engine, rounds) = (options.engine(), args.rounds);
+    let mut report = Report { engine, rounds, ..Report::default() };
     let mut skews = Vec::new();
     let began = world.clock.monotonic();
     for _ in 0..args.rounds {

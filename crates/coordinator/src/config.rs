@@ -46,6 +46,33 @@ impl Arm {
     }
 }
 
+/// What keeps a campaign's leases.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StoreEngine {
+    /// A journal: leases end with their coordinator.
+    #[default]
+    Journal,
+    /// One record per file, which other programs may share: leases of a dead coordinator last for their
+    /// ttl.
+    Files,
+}
+
+impl StoreEngine {
+    /// The word for it on a command line.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Journal => "journal",
+            Self::Files => "files",
+        }
+    }
+
+    /// What kept them before there was a choice.
+    fn before() -> Self {
+        Self::Files
+    }
+}
+
 /// For tests: a coordinator waits once, at one step of its first commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hold {
@@ -74,6 +101,7 @@ pub(crate) struct RunConfig {
     pub(crate) dir: PathBuf,
     pub(crate) run: u32,
     pub(crate) arm: Arm,
+    pub(crate) engine: StoreEngine,
     pub(crate) build_id: String,
     /// The argv of a worker.
     pub(crate) worker: Vec<String>,
@@ -126,6 +154,8 @@ pub(crate) struct Binding {
     pub(crate) format: u32,
     pub(crate) build_id: String,
     pub(crate) arm: Arm,
+    #[serde(default = "StoreEngine::before")]
+    pub(crate) engine: StoreEngine,
     pub(crate) ttl_ms: u64,
 }
 
@@ -151,6 +181,9 @@ impl Binding {
         }
         if found.arm != self.arm {
             return differs(format!("its arm is {}", found.arm.as_str()));
+        }
+        if found.engine != self.engine {
+            return differs(format!("its engine is {}", found.engine.as_str()));
         }
         if found.ttl_ms != self.ttl_ms {
             return differs(format!("its ttl is {} ms", found.ttl_ms));

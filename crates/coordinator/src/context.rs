@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ringfence::{JobTable, Owner, Store, TargetTable, Ttl, WorkTable};
+use ringfence::{Children, JobTable, Owner, Store, TargetTable, Ttl, WorkTable};
 use ringfence_env::World;
 
 use crate::config::{HoldAt, RunConfig};
@@ -43,11 +43,12 @@ impl Context {
         let owner = Owner::new(&format!("coordinator-{index}")).map_err(|e| store_error(&e))?;
         let ttl = Ttl::new(config.ttl()).map_err(|e| store_error(&e))?;
         let store = Store::open_in(world, &layout.store()).map_err(|e| store_error(&e))?;
+        // Workers count: what a dead coordinator held is free once nobody works on it any more.
+        let store = store.tied(Children::Count).map_err(|e| store_error(&e))?;
         let (targets, work, jobs) = (store.targets(), store.work(), store.jobs());
         let events = EventLog::open(world, &run.events(index))?;
-        let keeper =
-            Keeper::start(world, targets.clone(), work.clone(), events.clone(), config.ttl())
-                .map_err(|source| Error::Start { program: "a thread".to_owned(), source })?;
+        let keeper = Keeper::start(world, jobs.clone(), events.clone(), config.ttl())
+            .map_err(|source| Error::Start { program: "a thread".to_owned(), source })?;
         let publisher = Publisher::new(world, &layout, &run);
         let world = world.clone();
         let refused = Arc::default();

@@ -268,8 +268,7 @@ impl Coordinator {
 
     fn housekeeping(&mut self, now: Duration) {
         if now >= self.next_recovery {
-            let period = (self.context.config.ttl() / 2).max(Duration::from_millis(200));
-            self.next_recovery = now.saturating_add(period);
+            self.next_recovery = now.saturating_add(recover::period(&self.context));
             recover::finish_commits(&self.context);
             let (context, traces) = (&self.context, &self.trace_dir);
             let (know, rules) = (&self.shared.know, &self.shared.rules);

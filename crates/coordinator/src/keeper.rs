@@ -1,7 +1,7 @@
 //! Heartbeats for everything a coordinator holds, in one batch per period.
 //!
-//! H1. Groups are renewed by one `heartbeat_many` per period, at most a third of the ttl apart; the
-//!     work items follow. A failed renewal is tried again sooner, as long as there is time.
+//! H1. Groups and work items are renewed by one `heartbeat_many` per period, at most a third of the ttl
+//!     apart. A failed renewal is tried again sooner, as long as there is time.
 //! H2. A holding is lost once: when the table says so, or, on this host's boot-time clock counted
 //!     from before its last renewal began, a margin before it runs out. Then it is not renewed again.
 //! H3. Losing a holding stops the work on it. It does not judge a result: that is the work fence's
@@ -17,9 +17,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ringfence::{
-    RecordId, Renewal, TargetGroup, TargetTable, Token, WorkHeartbeatError, WorkTable,
-};
+use ringfence::{JobPart, JobTable, PartRenewal, RecordId, TargetGroup, Token};
 use ringfence_env::World;
 
 use crate::events::{Event, EventLog};
@@ -47,8 +45,7 @@ struct Shared {
     state: Mutex<State>,
     changed: Condvar,
     world: World,
-    targets: TargetTable,
-    work: WorkTable,
+    jobs: JobTable,
     events: EventLog,
     ttl: Duration,
 }
@@ -66,8 +63,7 @@ const SLICE: Duration = Duration::from_millis(100);
 impl Keeper {
     pub(crate) fn start(
         world: &World,
-        targets: TargetTable,
-        work: WorkTable,
+        jobs: JobTable,
         events: EventLog,
         ttl: Duration,
     ) -> std::io::Result<Self> {
@@ -75,8 +71,7 @@ impl Keeper {
             state: Mutex::default(),
             changed: Condvar::new(),
             world: world.clone(),
-            targets,
-            work,
+            jobs,
             events,
             ttl,
         });
@@ -172,43 +167,33 @@ impl Shared {
 
     /// One batch; `false` if any renewal failed and should be tried again.
     fn beat(&self, held: &[(u64, Holding)], began: Duration) -> bool {
-        let groups: Vec<(u64, &TargetGroup, &Token)> = held
-            .iter()
-            .filter_map(|(number, holding)| {
-                holding.group.as_ref().map(|(group, token)| (*number, group, token))
-            })
-            .collect();
-        let pairs: Vec<(&TargetGroup, &Token)> =
-            groups.iter().map(|(_, group, token)| (*group, *token)).collect();
-        let mut answers: BTreeMap<u64, Answer> = BTreeMap::new();
-        let mut syncs = 0;
-        if !pairs.is_empty() {
-            let batch = self.targets.heartbeat_many(&pairs, None);
-            syncs = batch.directory_syncs;
-            for ((number, _, _), renewal) in groups.iter().zip(batch.renewals) {
-                let answer = match renewal {
-                    Renewal::Renewed(_) => Answer::Renewed,
-                    Renewal::Lost(_) => Answer::Lost,
-                    Renewal::Failed(_) | Renewal::NotBegun => Answer::Failed,
-                };
-                answers.insert(*number, answer);
+        let mut numbers = Vec::new();
+        let mut parts: Vec<(JobPart<'_>, &Token)> = Vec::new();
+        for (number, holding) in held {
+            let group = holding.group.as_ref().map(|(group, token)| (JobPart::Group(group), token));
+            let item = holding.work.as_ref().map(|(id, token)| (JobPart::Item(*id), token));
+            for part in group.into_iter().chain(item) {
+                numbers.push(*number);
+                parts.push(part);
             }
         }
-        let mut items = 0;
-        for (number, holding) in held {
-            let Some((id, token)) = &holding.work else { continue };
-            items += 1;
-            let answer = match self.work.heartbeat(*id, token, None) {
-                Ok(()) => Answer::Renewed,
-                Err(WorkHeartbeatError::Stale(_)) => Answer::Lost,
-                Err(_) => Answer::Failed,
+        let groups = held.iter().filter(|(_, holding)| holding.group.is_some()).count();
+        let items = parts.len() - groups;
+        let batch = self.jobs.heartbeat_many(&parts, None);
+        let mut answers: BTreeMap<u64, Answer> = BTreeMap::new();
+        for (number, renewal) in numbers.into_iter().zip(batch.parts) {
+            let answer = match renewal {
+                PartRenewal::Renewed => Answer::Renewed,
+                PartRenewal::Lost(_) => Answer::Lost,
+                PartRenewal::Failed(_) | PartRenewal::NotBegun => Answer::Failed,
             };
-            let worst = answers.get(number).copied().unwrap_or(Answer::Renewed).max(answer);
-            answers.insert(*number, worst);
+            let worst = answers.get(&number).copied().unwrap_or(answer).max(answer);
+            answers.insert(number, worst);
         }
+        let syncs = batch.barriers;
         let (lost, failed) = self.note(&answers, held, began);
         let ms = self.world.clock.boottime().saturating_sub(began).as_secs_f64() * 1e3;
-        self.events.write(Event::Heartbeat { groups: pairs.len(), items, ms, lost, failed, syncs });
+        self.events.write(Event::Heartbeat { groups, items, ms, lost, failed, syncs });
         failed == 0
     }
 
@@ -252,12 +237,19 @@ enum Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringfence::{Claim, InitOptions, Store, Ttl};
+    use ringfence::{Claim, FilesOptions, InitOptions, Payload, Store, Ttl};
     use ringfence_env::fault::{Call, Effect, FaultFs, When};
 
-    const TTL: Duration = Duration::from_millis(1200);
+    const TTL: Duration = Duration::from_secs(2);
+
+    /// Either engine, with the call by which it stores a renewal.
+    fn engines() -> [(InitOptions, Call); 2] {
+        let files = FilesOptions::default().into();
+        [(InitOptions::default(), Call::Write), (files, Call::OpenWrite)]
+    }
 
     struct Held {
+        store: Store,
         dir: tempfile::TempDir,
         faults: FaultFs,
         keeper: Keeper,
@@ -268,10 +260,10 @@ mod tests {
     }
 
     /// A group that is held through a file system whose calls can be made to fail.
-    fn held() -> Held {
+    fn held(options: &InitOptions) -> Held {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("store");
-        Store::init(&root, &InitOptions::default()).unwrap();
+        Store::init(&root, options).unwrap();
         let world = World::system();
         let events = EventLog::open(&world, &dir.path().join("events.jsonl")).unwrap();
         let faults = FaultFs::new(Arc::clone(&world.fs));
@@ -282,7 +274,7 @@ mod tests {
         let claim = Claim::by("coordinator-1").unwrap().ttl(Ttl::new(TTL).unwrap());
         let lease = store.targets().claim(&group, &claim).unwrap();
         let token = lease.token().clone();
-        let keeper = Keeper::start(&world, store.targets(), store.work(), events, TTL).unwrap();
+        let keeper = Keeper::start(&world, store.jobs(), events, TTL).unwrap();
         let lost = Arc::new(AtomicBool::new(false));
         let holding = Holding {
             group: Some((group.clone(), token.clone())),
@@ -291,7 +283,7 @@ mod tests {
             renewed,
         };
         let number = keeper.hold(holding);
-        Held { dir, faults, keeper, group, token, lost, number }
+        Held { store, dir, faults, keeper, group, token, lost, number }
     }
 
     impl Held {
@@ -312,41 +304,89 @@ mod tests {
     /// B20: one error that passes is no surrender.
     #[test]
     fn a_failing_disk_loses_nothing_while_there_is_time_and_all_of_it_before_the_expiry() {
-        let held = held();
-        held.faults.arm(When::FromOf(Call::OpenWrite, 1), Effect::Errno(5));
-        held.wait(TTL / 2);
-        assert!(held.faults.fired() > 0, "renewals failed");
-        held.faults.disarm();
-        held.wait(TTL);
-        assert!(!held.is_lost(), "it was renewed in time");
-        assert!(!held.may_be_claimed());
+        for (options, call) in engines() {
+            let held = held(&options);
+            held.faults.arm(When::FromOf(call, 1), Effect::Errno(5));
+            held.wait(TTL / 2);
+            assert!(held.faults.fired() > 0, "renewals failed: {options:?}");
+            held.faults.disarm();
+            held.wait(TTL);
+            assert!(!held.is_lost(), "it was renewed in time: {options:?}");
+            assert!(!held.may_be_claimed(), "{options:?}");
 
-        held.faults.arm(When::FromOf(Call::OpenWrite, 1), Effect::Errno(5));
-        while !held.is_lost() {
-            held.wait(Duration::from_millis(5));
+            held.faults.arm(When::FromOf(call, 1), Effect::Errno(5));
+            while !held.is_lost() {
+                held.wait(Duration::from_millis(5));
+            }
+            assert!(!held.may_be_claimed(), "told before anybody else may begin: {options:?}");
+            held.faults.disarm();
+            held.wait(TTL);
+            assert!(held.may_be_claimed(), "what is lost is not renewed again: {options:?}");
         }
-        assert!(!held.may_be_claimed(), "it is told before anybody else may begin");
-        held.faults.disarm();
-        held.wait(TTL);
-        assert!(held.may_be_claimed(), "what is lost is not renewed again");
     }
 
     /// B26: somebody else took it over, and its records stay as they are.
     #[test]
     fn a_group_that_somebody_else_holds_is_lost_and_left_alone() {
-        let held = held();
-        held.keeper.shared.targets.release(&held.group, &held.token, None).unwrap();
-        assert!(held.may_be_claimed());
-        held.wait(TTL / 2);
-        assert!(held.is_lost());
+        for (options, _) in engines() {
+            let held = held(&options);
+            held.store.targets().release(&held.group, &held.token, None).unwrap();
+            assert!(held.may_be_claimed());
+            while !held.is_lost() {
+                held.wait(Duration::from_millis(5));
+            }
+            let leases = held.store.targets().list(None).unwrap().leases;
+            let owners = leases.iter().filter_map(|listed| listed.state.record());
+            let owners: Vec<&str> = owners.map(|record| &*record.holder.owner).collect();
+            assert_eq!(owners, ["other"; 3], "{options:?}");
+        }
     }
 
     #[test]
     fn what_was_let_go_of_is_not_renewed() {
-        let held = held();
-        held.keeper.let_go(held.number);
-        held.wait(TTL + TTL / 4);
-        assert!(held.may_be_claimed());
-        assert!(!held.is_lost());
+        for (options, _) in engines() {
+            let held = held(&options);
+            held.keeper.let_go(held.number);
+            while !held.may_be_claimed() {
+                held.wait(Duration::from_millis(5));
+            }
+            assert!(!held.is_lost());
+        }
+    }
+
+    /// Everything that is held costs one sync of a journal per period, however much it is.
+    #[test]
+    fn one_batch_renews_every_group_and_every_item() {
+        let held = held(&InitOptions::default());
+        let claim = Claim::by("coordinator-1").unwrap().ttl(Ttl::new(TTL).unwrap());
+        for number in 0..4u64 {
+            let group = TargetGroup::from_numbers([100 + 2 * number, 101 + 2 * number]).unwrap();
+            let execution = Payload::parse(&format!("{{\"seed\":{number}}}")).unwrap();
+            let renewed = held.keeper.shared.world.clock.boottime();
+            let job = held.store.jobs().claim(&group, &execution, &claim).unwrap();
+            let token = job.work.token;
+            held.keeper.hold(Holding {
+                group: Some((group, token.clone())),
+                work: Some((job.work.id, token)),
+                lost: Arc::default(),
+                renewed,
+            });
+        }
+        let beats = || {
+            let text = std::fs::read_to_string(held.dir.path().join("events.jsonl")).unwrap();
+            text.lines()
+                .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+                .filter(|event| event["groups"] == 5 && event["items"] == 4)
+                .collect::<Vec<_>>()
+        };
+        while beats().len() < 2 {
+            held.wait(Duration::from_millis(5));
+        }
+        for beat in beats() {
+            assert_eq!(
+                (&beat["syncs"], &beat["failed"], &beat["lost"]),
+                (&1.into(), &0.into(), &0.into())
+            );
+        }
     }
 }

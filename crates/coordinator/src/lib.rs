@@ -46,7 +46,7 @@ mod supervisor;
 mod usage;
 mod worker;
 
-pub use config::{Arm, Hold, HoldAt};
+pub use config::{Arm, Hold, HoldAt, StoreEngine};
 pub use coordinator::coordinate;
 pub use error::Error;
 pub use exec::{Reexec, exec_under};

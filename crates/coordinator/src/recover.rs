@@ -1,17 +1,31 @@
 //! What others left: commits to be finished, executions to be taken over.
 //!
-//! R1. A committing item is finished by whoever finds that its coordinator has been silent for a ttl.
-//!     If that one lives after all, both publish the same things, once.
-//! R2. An execution whose lease ran out is offered like any other job, through the same admission.
+//! R1. A committing item is finished by whoever finds that its coordinator has been silent for a ttl, or
+//!     is proven to be gone. If that one lives after all, both publish the same things, once.
+//! R2. An execution whose lease is over, by its ttl or by the end of its coordinator, is offered like
+//!     any other job, through the same admission.
 //! R3. What ran out and is not worth doing any more is removed, not kept for ever.
 
-use ringfence::{Payload, Timestamp};
+use std::time::Duration;
+
+use ringfence::Payload;
 
 use crate::commit;
+use crate::config::StoreEngine;
 use crate::context::Context;
 use crate::digest::Digest;
 use crate::events::Event;
 use crate::job::{Job, traced_seed};
+
+/// How often to look: nothing is over sooner than a ttl after it was renewed, except where the end of a
+/// process can be proven.
+pub(crate) fn period(context: &Context) -> Duration {
+    let by_ttl = (context.config.ttl() / 2).max(Duration::from_millis(200));
+    match context.config.engine {
+        StoreEngine::Journal => by_ttl.min(Duration::from_secs(1)),
+        StoreEngine::Files => by_ttl,
+    }
+}
 
 /// Finishes abandoned commits (R1).
 pub(crate) fn finish_commits(context: &Context) {
@@ -23,17 +37,15 @@ pub(crate) fn finish_commits(context: &Context) {
             return;
         }
     };
-    let now = Timestamp::from_unix(context.world.clock.wall());
     for item in items {
-        let silent = item.holding(now, context.ttl).is_some_and(|held| held.expires_in < 0.0);
-        if let (true, Ok(record)) = (silent, &item.record) {
+        if let (true, Ok(record)) = (item.silent, &item.record) {
             let before = context.world.clock.monotonic();
             commit::replay(context, item.id, &record.holder.token, before, true);
         }
     }
 }
 
-/// Jobs whose lease ran out (R2).
+/// Jobs whose lease is over (R2).
 pub(crate) fn expired_jobs(
     context: &Context,
     is_current: &mut dyn FnMut(&Job) -> bool,

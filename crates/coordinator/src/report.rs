@@ -31,6 +31,8 @@ pub struct Report {
     pub run: u32,
     /// `none`, `ledger` or `group`.
     pub arm: &'static str,
+    /// `journal` or `files`: what kept the leases.
+    pub engine: &'static str,
     /// The build that target integers belong to.
     pub build_id: String,
     /// Whether a fuzzer ran beside the coordinators.
@@ -197,8 +199,8 @@ pub struct Heartbeats {
     pub lost: u64,
     /// Renewals that failed and were tried again.
     pub failed: u64,
-    /// Directory syncs of all batches.
-    pub directory_syncs: u64,
+    /// Syncs of all batches: of the journal, or of directories.
+    pub syncs: u64,
 }
 
 /// What only the supervisor saw.
@@ -228,6 +230,7 @@ pub(crate) fn make(world: &World, config: &RunConfig, mut facts: Facts) -> Resul
         dir: config.dir.display().to_string(),
         run: config.run,
         arm: config.arm.as_str(),
+        engine: config.engine.as_str(),
         build_id: config.build_id.clone(),
         live: config.live,
         coordinators: facts.coordinators,

@@ -1,7 +1,7 @@
 //! The processes of one run.
 //!
 //! V1. One supervisor works in a campaign directory at a time; a directory belongs to one build of one
-//!     program, one arm and one ttl, and refuses others.
+//!     program, one arm, one engine and one ttl, and refuses others.
 //! V2. Coordinators end by themselves at the end of the run; those that do not are killed.
 //! V3. When the supervisor returns, every process it started has ended and was reaped, and so has what
 //!     those left behind. When it is killed, the kernel tells the coordinators and the fuzzer.
@@ -22,7 +22,7 @@ use std::time::Duration;
 use ringfence_env::{Deadline, World};
 use rustix::process::{Pid, Signal, WaitOptions};
 
-use crate::config::{Arm, Hold, RunConfig};
+use crate::config::{Arm, Hold, RunConfig, StoreEngine};
 use crate::error::Error;
 use crate::exec::Reexec;
 use crate::fuzzer;
@@ -54,6 +54,8 @@ pub struct Options {
     pub workers: u32,
     /// How they keep out of each other's way.
     pub arm: Arm,
+    /// What keeps the leases.
+    pub engine: StoreEngine,
     /// How long a lease lasts without a heartbeat.
     pub ttl: Duration,
     /// The most targets of a group, at most 64.

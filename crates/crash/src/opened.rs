@@ -80,7 +80,7 @@ impl Mode {
         let shards = count(table::SHARDS)?;
         if self == Self::Journal {
             let options = JournalOptions { shards, ttl, segment_bytes: SEGMENT_BYTES };
-            return Store::init_journal(root, &options).map(|_| ()).map_err(chain);
+            return Store::init(root, &options.into()).map(|_| ()).map_err(chain);
         }
         let work_shards = count(1)?;
         let options = InitOptions { shards, work_shards, ttl, durability: self.durability() };

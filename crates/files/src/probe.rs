@@ -84,6 +84,12 @@ impl Probe {
         self.first_failure().is_none()
     }
 
+    /// Refuses a directory that cannot carry the protocol.
+    pub fn require(self) -> Result<(), ProbeError> {
+        let Some((step, why)) = self.first_failure() else { return Ok(()) };
+        Err(ProbeError::Unsupported { dir: self.dir, mount: self.mount, step, why })
+    }
+
     fn first_failure(&self) -> Option<(ProbeStep, String)> {
         self.steps.iter().find_map(|(step, verdict)| match verdict {
             Verdict::NotVerified if *step == ProbeStep::CrossHostExclusion => None,
@@ -245,15 +251,7 @@ pub fn ensure(world: &World, root: &Path, table: &str) -> Result<(), ProbeError>
     if mine.is_some() && read_cache(world, &cache).get(&*world.host.name) == mine.as_ref() {
         return Ok(());
     }
-    let probe = run(world, root)?;
-    if let Some((step, why)) = probe.first_failure() {
-        return Err(ProbeError::Unsupported {
-            dir: root.to_owned(),
-            mount: probe.mount,
-            step,
-            why,
-        });
-    }
+    run(world, root)?.require()?;
     world.fs.sync_dir(root).map_err(fail)?;
     remember(world, root, table);
     Ok(())

@@ -8,8 +8,9 @@
 //! Q3. Whoever may claim the group can know what was done under it: the item is done no later than
 //!     the group is free.
 //!
-//! Between claim and end the parts are renewed and committed one by one, by [`TargetTable::heartbeat`]
-//! and the verbs of [`WorkTable`](crate::WorkTable), under the same token.
+//! Between claim and end the parts are renewed, those of many jobs in one batch, by
+//! [`JobTable::heartbeat_many`], and committed by the verbs of [`WorkTable`](crate::WorkTable), under
+//! the same token.
 //!
 //! ```
 //! use ringfence::{Claim, Completion, InitOptions, Payload, Store, TargetGroup};
@@ -31,6 +32,7 @@
 //! ```
 
 mod errors;
+mod heartbeat;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,6 +49,7 @@ use ringfence_model::{
 };
 
 pub use errors::{JobAbandonError, JobClaimError, JobCompleteError, JobReplayError};
+pub use heartbeat::{JobHeartbeats, JobPart, PartLost, PartRenewal};
 
 use crate::claim::Claim;
 use crate::lease::Lease;

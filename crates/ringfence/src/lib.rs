@@ -28,6 +28,7 @@
 pub mod claim;
 pub mod force;
 pub mod heartbeat;
+pub mod init;
 pub mod job_table;
 pub mod keep_alive;
 pub mod lease;
@@ -42,8 +43,10 @@ pub mod work_table;
 pub use claim::{Claim, ClaimError};
 pub use force::ForceReleaseError;
 pub use heartbeat::{BatchedHeartbeat, HeartbeatError, Renewal, Renewed};
+pub use init::{InitError, InitOptions};
 pub use job_table::{
-    JobAbandonError, JobClaimError, JobCompleteError, JobLease, JobReplayError, JobTable,
+    JobAbandonError, JobClaimError, JobCompleteError, JobHeartbeats, JobLease, JobPart,
+    JobReplayError, JobTable, PartLost, PartRenewal,
 };
 pub use keep_alive::{KeepAlive, KeepAliveOptions, KeepAliveStatus, LostReason, StartError};
 pub use lease::{Lease, NotReleased};
@@ -60,7 +63,7 @@ pub use work_table::{
 pub use ringfence_engine::{Engine, EngineInfo, Failure, StorageError};
 pub use ringfence_env::World;
 pub use ringfence_files::{
-    CheckError, CheckReport, Durability, Finding, InitError, InitOptions, LeftAlone, Probe,
+    CheckError, CheckReport, Durability, Finding, InitOptions as FilesOptions, LeftAlone, Probe,
     ProbeError, ProbeStep, Recovered, Repair, Restored, Verdict,
 };
 pub use ringfence_journal::InitOptions as JournalOptions;

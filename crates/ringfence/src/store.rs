@@ -5,16 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence_engine::{Engine, EngineInfo, StorageError};
-use ringfence_env::{Read, World};
+use ringfence_env::World;
 use ringfence_files::open::Tuning;
-use ringfence_files::{
-    CheckError, CheckReport, Durability, FilesEngine, Finding, InitError, InitOptions, Repair,
-};
+use ringfence_files::{CheckError, CheckReport, Durability, FilesEngine, Finding, Repair};
+use ringfence_journal::JournalEngine;
 use ringfence_journal::check::Place;
 use ringfence_journal::lives::Children;
-use ringfence_journal::{InitOptions as JournalOptions, JournalEngine};
-use ringfence_model::field::Fields;
 
+use crate::init::engine_of;
 use crate::job_table::JobTable;
 use crate::migrate;
 use crate::target_table::TargetTable;
@@ -23,12 +21,13 @@ use crate::work_table::WorkTable;
 /// An open store: its target table, its work table, and both as one. Cheap to clone.
 ///
 /// Any number of processes, threads and clones may use one store at once. A store is kept by one of
-/// two engines, which is settled when it is made: `files`, one record per file, for directories that
-/// other programs share; or `journal`, one sync per call, for one host.
+/// two engines, which is settled when it is made (see [`InitOptions`](crate::InitOptions)): `journal`,
+/// one sync per call, for one host; or `files`, one record per file, for directories that other
+/// programs or hosts share.
 #[derive(Clone, Debug)]
 pub struct Store {
     pub(crate) engine: Kind,
-    world: World,
+    pub(crate) world: World,
 }
 
 #[derive(Clone, Debug)]
@@ -41,29 +40,6 @@ pub(crate) enum Kind {
 const REPAIR_PATIENCE: Duration = Duration::from_secs(10);
 
 impl Store {
-    /// Makes a store of the engine `files` in the directory `path`, durably, or opens the one that was
-    /// made alike.
-    ///
-    /// The parent directory must exist. The directory is probed first: one that cannot carry the
-    /// protocol is refused, see [`ringfence_files::probe`].
-    pub fn init(path: impl AsRef<Path>, options: &InitOptions) -> Result<Self, InitError> {
-        let world = World::system();
-        let engine = Kind::Files(FilesEngine::init(&world, path.as_ref(), options)?);
-        Ok(Self { engine, world })
-    }
-
-    /// Makes a store of the engine `journal`, durably, or opens the one that was made alike.
-    ///
-    /// The parent directory must exist, on a file system that no other host shares.
-    pub fn init_journal(
-        path: impl AsRef<Path>,
-        options: &JournalOptions,
-    ) -> Result<Self, ringfence_journal::InitError> {
-        let world = World::system();
-        let engine = Kind::Journal(JournalEngine::init(&world, path.as_ref(), options)?);
-        Ok(Self { engine, world })
-    }
-
     /// Opens a store for every operation.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
         Self::open_in(&World::system(), path.as_ref())
@@ -211,14 +187,9 @@ impl Store {
     }
 }
 
-/// Whether the table's description names the journal. Anything else is left to the engine that says
-/// what is wrong with it.
+/// Whether the table's description names the journal.
 fn is_journal(world: &World, root: &Path) -> bool {
-    let Ok(Read::Bytes(bytes)) = world.fs.read(&root.join("table.json"), 64 * 1024) else {
-        return false;
-    };
-    let engine = Fields::parse(&bytes).and_then(|mut fields| fields.required::<Arc<str>>("engine"));
-    engine.is_ok_and(|engine| *engine == *"journal")
+    engine_of(world, root).is_some_and(|engine| *engine == *"journal")
 }
 
 /// Refuses a place that a table was moved from, and one that a table is on its way to.

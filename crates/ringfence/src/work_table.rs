@@ -64,8 +64,11 @@ pub struct WorkItem {
     pub id: RecordId,
     /// Its record, or what is stored instead of one.
     pub record: Result<WorkRecord, Damage>,
-    /// Whether its lease has run out.
+    /// Whether its lease has run out: whoever claims it takes over.
     pub expired: bool,
+    /// Whether nothing was heard of its holder for a ttl, or its process is proven to be gone, also
+    /// where no lease can run out any more, because the item is committing or done.
+    pub silent: bool,
 }
 
 impl WorkTable {
@@ -195,16 +198,16 @@ fn item(
     moment: &ringfence_model::Moment,
     default_ttl: Ttl,
 ) -> Option<WorkItem> {
-    let (record, expired) = match entry {
+    let (record, expired, silent) = match entry {
         Entry::Present(Record::Work(record)) => {
-            let expired = record.status == WorkStatus::Leased
-                && record.holder.is_expired(moment, default_ttl);
-            (Ok(record), expired)
+            let silent = record.holder.is_expired(moment, default_ttl);
+            let expired = silent && record.status == WorkStatus::Leased;
+            (Ok(record), expired, silent)
         }
-        Entry::Damaged(damage) => (Err(damage), false),
+        Entry::Damaged(damage) => (Err(damage), false, false),
         Entry::Present(Record::Target(_)) | Entry::Vacant => return None,
     };
-    Some(WorkItem { id: key.id, record, expired })
+    Some(WorkItem { id: key.id, record, expired, silent })
 }
 
 impl WorkItem {

@@ -15,6 +15,7 @@
 /// Which engine keeps the stores of these tests.
 const JOURNAL: bool = false;
 
+mod heartbeats;
 mod jobs;
 mod keep_alive;
 mod migrate;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ringfence::model::WorkStatus;
 use ringfence::{
-    Claim, Destination, Fence, InitOptions, JournalOptions, MigrateError, Migrated, OpenError,
+    Claim, Destination, Fence, FilesOptions, JournalOptions, MigrateError, Migrated, OpenError,
     Owner, Payload, ShardCount, Store, Token, World,
 };
 use ringfence_env::fault::{Call, Effect, FaultFs, When};
@@ -21,7 +21,8 @@ fn shards(count: u16) -> ShardCount {
 
 /// Either engine, small.
 fn destinations() -> [Destination; 2] {
-    let files = InitOptions { shards: shards(3), work_shards: shards(2), ..InitOptions::default() };
+    let files =
+        FilesOptions { shards: shards(3), work_shards: shards(2), ..FilesOptions::default() };
     let journal = JournalOptions { segment_bytes: 64 * 1024, ..JournalOptions::default() };
     [Destination::Files(files), Destination::Journal(journal)]
 }

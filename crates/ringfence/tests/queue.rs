@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ringfence::{Claim, ClaimError, JournalOptions, Store, TargetGroup, TargetTable, World};
+use ringfence::{Claim, ClaimError, InitOptions, Store, TargetGroup, TargetTable, World};
 use ringfence_env::fault::{Call, FaultFs};
 
 const ROLE: &str = "RINGFENCE_QUEUE_ROLE";
@@ -26,7 +26,7 @@ struct Bed {
 impl Bed {
     fn new() -> Self {
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-        Store::init_journal(dir.path().join("store"), &JournalOptions::default()).unwrap();
+        Store::init(dir.path().join("store"), &InitOptions::default()).unwrap();
         Self { dir }
     }
 

@@ -3,7 +3,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ringfence::{
-    Durability, InitOptions, JournalOptions, ShardCount, Store, TargetGroup, Timestamp, Ttl, World,
+    Durability, FilesOptions, JournalOptions, ShardCount, Store, TargetGroup, Timestamp, Ttl, World,
 };
 use ringfence_env::Clock;
 use ringfence_env::fault::FaultFs;
@@ -26,19 +26,19 @@ pub(crate) struct Bed {
 impl Bed {
     pub(crate) fn new() -> Self {
         let (world, dir) = (World::system(), tempfile::tempdir().unwrap());
-        Self::made_in(dir, &world, &InitOptions::default(), TheClock::Real)
+        Self::made_in(dir, &world, &FilesOptions::default(), TheClock::Real)
     }
 
     pub(crate) fn with_clock(clock: &FakeClock) -> Self {
         let world = World::system().with_clock(Arc::new(clock.clone()));
         let dir = tempfile::tempdir().unwrap();
-        Self::made_in(dir, &world, &InitOptions::default(), TheClock::Fake)
+        Self::made_in(dir, &world, &FilesOptions::default(), TheClock::Fake)
     }
 
     /// The same for a table of either durability.
     pub(crate) fn of(durability: Durability, clock: &FakeClock) -> Self {
         let world = World::system().with_clock(Arc::new(clock.clone()));
-        let options = InitOptions { durability, ..InitOptions::default() };
+        let options = FilesOptions { durability, ..FilesOptions::default() };
         Self::made_in(tempfile::tempdir().unwrap(), &world, &options, TheClock::Fake)
     }
 
@@ -46,7 +46,8 @@ impl Bed {
     pub(crate) fn small() -> Self {
         let shards = |count| ShardCount::new(count).unwrap();
         let (targets, work) = (shards(2), shards(1));
-        let options = InitOptions { shards: targets, work_shards: work, ..InitOptions::default() };
+        let options =
+            FilesOptions { shards: targets, work_shards: work, ..FilesOptions::default() };
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let journal = JournalOptions { segment_bytes: 64 * 1024, ..JournalOptions::default() };
         Self::made_as(dir, &World::system(), &options, &journal, TheClock::Real)
@@ -55,7 +56,7 @@ impl Bed {
     fn made_in(
         dir: tempfile::TempDir,
         world: &World,
-        options: &InitOptions,
+        options: &FilesOptions,
         clock: TheClock,
     ) -> Self {
         Self::made_as(dir, world, options, &JournalOptions::default(), clock)
@@ -64,15 +65,15 @@ impl Bed {
     fn made_as(
         dir: tempfile::TempDir,
         world: &World,
-        options: &InitOptions,
+        options: &FilesOptions,
         journal: &JournalOptions,
         clock: TheClock,
     ) -> Self {
         let path = dir.path().join("store");
         if crate::JOURNAL {
-            Store::init_journal(&path, journal).unwrap();
+            Store::init(&path, &(*journal).into()).unwrap();
         } else {
-            Store::init(&path, options).unwrap();
+            Store::init(&path, &(*options).into()).unwrap();
         }
         if crate::JOURNAL && clock == TheClock::Fake {
             // Nobody sleeps on shared memory by a clock that is not real: these wait by pauses.

@@ -11,7 +11,8 @@ pub(crate) const EXIT_USAGE: u8 = 64;
 pub(crate) const USAGE: &str = "\
 usage: cargo xtask test [--list] [--only SUITE]
        cargo xtask campaign [--target libyaml|lz4|giflib] [--seconds N] [--coordinators N]
-                            [--arm none|ledger|group] [--frozen] [--json FILE]
+                            [--arm none|ledger|group] [--engine journal|files] [--frozen]
+                            [--json FILE]
        cargo xtask sim [ARGS..]
        cargo xtask crash [weak|block|mutants|eio|sweep|resource|soak|all] [ARGS..]
        cargo xtask crash --two-hosts
@@ -20,7 +21,7 @@ usage: cargo xtask test [--list] [--only SUITE]
 
 test      checks and tests everything; the last line is `N passed, N failed`
 campaign  builds a real program and runs a hybrid campaign on it (default: libyaml, 60 s,
-          4 coordinators, group leases)
+          4 coordinators, group leases kept in a journal)
 sim       simulated crashes of the engines (default: `--exhaustive --quick`);
           `--seed N` replays one run
 crash     crashes of the real thing on recorded file systems and devices (default: `all`)
@@ -34,6 +35,9 @@ pub(crate) const TARGETS: [&str; 3] = ["libyaml", "lz4", "giflib"];
 
 /// How coordinators keep out of each other's way; the last is the default.
 pub(crate) const ARMS: [&str; 3] = ["none", "ledger", "group"];
+
+/// What keeps the leases; the first is the default.
+pub(crate) const ENGINES: [&str; 2] = ["journal", "files"];
 
 /// What was asked for.
 #[derive(Debug, PartialEq, Eq)]
@@ -73,6 +77,8 @@ pub(crate) struct CampaignOptions {
     pub(crate) coordinators: u32,
     /// One of [`ARMS`].
     pub(crate) arm: String,
+    /// One of [`ENGINES`].
+    pub(crate) engine: String,
     /// Use a frozen set of seeds in place of a live fuzzer.
     pub(crate) frozen: bool,
     /// Where the report goes as JSON, besides the text.
@@ -86,6 +92,7 @@ impl Default for CampaignOptions {
             seconds: 60,
             coordinators: 4,
             arm: "group".to_owned(),
+            engine: "journal".to_owned(),
             frozen: false,
             json: None,
         }
@@ -134,6 +141,7 @@ fn parse_campaign(mut args: impl Iterator<Item = OsString>) -> Result<Task, Usag
             Some("--seconds") => options.seconds = count("--seconds", args.next())?,
             Some("--coordinators") => options.coordinators = count("--coordinators", args.next())?,
             Some("--arm") => options.arm = one_of("--arm", &ARMS, args.next())?,
+            Some("--engine") => options.engine = one_of("--engine", &ENGINES, args.next())?,
             Some("--frozen") => options.frozen = true,
             Some("--json") => {
                 let path = args.next().ok_or(UsageError::NoValue("--json"))?;
@@ -240,17 +248,19 @@ mod tests {
         assert_eq!((options.seconds, options.coordinators), (60, 4));
         assert!(TARGETS.contains(&options.target.as_str()));
         assert!(ARMS.contains(&options.arm.as_str()));
+        assert_eq!(options.engine, ENGINES[0]);
     }
 
     #[test]
     fn every_campaign_option_is_kept() {
-        let line = "campaign --target lz4 --seconds 20 --coordinators 2 --arm none --frozen \
-                    --json out.json";
+        let line = "campaign --target lz4 --seconds 20 --coordinators 2 --arm none --engine files \
+                    --frozen --json out.json";
         let expected = CampaignOptions {
             target: "lz4".to_owned(),
             seconds: 20,
             coordinators: 2,
             arm: "none".to_owned(),
+            engine: "files".to_owned(),
             frozen: true,
             json: Some(PathBuf::from("out.json")),
         };
@@ -265,6 +275,7 @@ mod tests {
             "campaign --seconds -3",
             "campaign --coordinators many",
             "campaign --arm shared",
+            "campaign --engine memory",
         ] {
             let refused = parse_words(line);
             assert!(matches!(refused, Err(UsageError::BadValue { .. })), "{line}: {refused:?}");

@@ -49,7 +49,10 @@ fn prepare(repo: &Path, options: &CampaignOptions) -> Result<Command, String> {
 
     step("start the campaign");
     let binary = target_dir(repo).join("release/ringfence");
-    let dir = new_dir(&out.join("runs"), &format!("{}-{}", options.target, options.arm));
+    let dir = new_dir(
+        &out.join("runs"),
+        &format!("{}-{}-{}", options.target, options.arm, options.engine),
+    );
     let mut command = campaign_command(&binary, repo, &out, &dir, &python, options);
     // A campaign leaves no caches in the clone.
     command.env("PYTHONDONTWRITEBYTECODE", "1");
@@ -72,11 +75,11 @@ fn campaign_command(
     command.arg("--seeds").arg(built.join("seeds"));
     command.arg("--program").arg(built.join("program.afl"));
     command.arg("--image").arg(built.join("program.elf"));
-    command.arg("--engine").arg(repo.join("campaign/engine/triton_worker.py"));
+    command.arg("--solver").arg(repo.join("campaign/engine/triton_worker.py"));
     command.arg("--python").arg(python);
     command.args(["--seconds", &options.seconds.to_string()]);
     command.args(["--coordinators", &options.coordinators.to_string()]);
-    command.args(["--arm", &options.arm]);
+    command.args(["--arm", &options.arm, "--engine", &options.engine]);
     if options.frozen {
         command.arg("--frozen");
     }
@@ -109,10 +112,11 @@ fn announce(options: &CampaignOptions, out: &Path, missing: &[String]) {
     println!("  build ringfence, and {} from Debian's source package", options.target);
     println!("  install the solver from the Python package index, in an environment of its own");
     println!(
-        "  run {} coordinators for {} s, arm {}, seeds {}",
+        "  run {} coordinators for {} s, arm {}, engine {}, seeds {}",
         options.coordinators,
         options.seconds,
         options.arm,
+        options.engine,
         if options.frozen { "frozen" } else { "from a live fuzzer" }
     );
     println!("  keep everything under {}", out.display());
@@ -133,6 +137,7 @@ mod tests {
             seconds: 20,
             coordinators: 2,
             arm: "none".to_owned(),
+            engine: "files".to_owned(),
             frozen: true,
             json: Some(PathBuf::from("report.json")),
         };
@@ -143,9 +148,9 @@ mod tests {
         assert_eq!(
             words.join(" "),
             "campaign --name lz4 --dir dir --seeds out/lz4/seeds --program out/lz4/program.afl \
-             --image out/lz4/program.elf --engine repo/campaign/engine/triton_worker.py \
-             --python py/bin/python --seconds 20 --coordinators 2 --arm none --frozen \
-             --json report.json"
+             --image out/lz4/program.elf --solver repo/campaign/engine/triton_worker.py \
+             --python py/bin/python --seconds 20 --coordinators 2 --arm none --engine files \
+             --frozen --json report.json"
         );
     }
 }

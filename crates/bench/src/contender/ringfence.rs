@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::ringfence::{
-    Claim, ClaimError, Durability, InitOptions, JournalOptions, Payload, Renewal, Store,
-    TargetGroup, TargetTable, World,
+    Claim, ClaimError, Durability, FilesOptions, InitOptions, JournalOptions, Payload, Renewal,
+    Store, TargetGroup, TargetTable, World,
 };
 use ringfence_files::FilesEngine;
 use ringfence_files::batch::Barriers;
@@ -26,15 +26,15 @@ pub(super) struct Ringfence {
 pub(super) fn set_up(contender: Contender, place: &Path) -> Result<Keeper> {
     let store = place.join("store");
     if contender == Contender::Journal {
-        let made = Store::init_journal(&store, &JournalOptions::default());
+        let made = Store::init(&store, &InitOptions::from(JournalOptions::default()));
         made.map_err(during("make the store"))?;
     } else {
         let durability = match contender {
             Contender::FilesGroup => Durability::Group,
             _ => Durability::Record,
         };
-        let options = InitOptions { durability, ..InitOptions::default() };
-        Store::init(&store, &options).map_err(during("make the store"))?;
+        let options = FilesOptions { durability, ..FilesOptions::default() };
+        Store::init(&store, &options.into()).map_err(during("make the store"))?;
     }
     Ok(Box::new(()))
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence::model::ShardCount;
-use ringfence::{Claim, Durability, InitOptions, Lease, Store, TargetGroup, TargetTable, World};
+use ringfence::{Claim, Durability, FilesOptions, Lease, Store, TargetGroup, TargetTable, World};
 use ringfence_env::fault::FaultFs;
 use ringfence_files::FilesEngine;
 use ringfence_files::batch::Barriers;
@@ -128,9 +128,13 @@ fn one_table(
 ) -> Result<Option<Table>, Complaint> {
     let count = ShardCount::new(shards).map_err(|error| failed("shards", &error))?;
     for durability in [Durability::Record, Durability::Group] {
-        let options =
-            InitOptions { shards: count, work_shards: one(), durability, ..InitOptions::default() };
-        Store::init(table_of(root, durability), &options)
+        let options = FilesOptions {
+            shards: count,
+            work_shards: one(),
+            durability,
+            ..FilesOptions::default()
+        };
+        Store::init(table_of(root, durability), &options.into())
             .map_err(|error| failed("cannot make the table", &error))?;
     }
     let group = TargetGroup::from_numbers(1..=args.targets)
@@ -286,7 +290,7 @@ fn claim(table: &TargetTable, group: &TargetGroup) -> Result<Lease, Complaint> {
 }
 
 fn one() -> ShardCount {
-    ShardCount::new(1).unwrap_or(InitOptions::default().work_shards)
+    ShardCount::new(1).unwrap_or(FilesOptions::default().work_shards)
 }
 
 fn millis(time: Duration) -> f64 {

@@ -6,8 +6,8 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use ringfence::{LeaseState, Store, World};
-use ringfence_env::{Deadline, FileKind};
+use ringfence::{Finding, LeaseState, Store, World};
+use ringfence_env::Deadline;
 
 use super::side::{Answer, Side};
 
@@ -136,25 +136,14 @@ impl Round<'_> {
             && expected.iter().zip(&found).all(|(a, b)| (a.0, a.1) == (b.0, b.1.as_str()))
     }
 
-    /// Counts records and temporaries by their names. Lock files are stable and stay.
+    /// Counts records, and files that no table needs. Lock files are stable and stay.
     fn leftovers(&self) -> io::Result<(u64, u64)> {
-        let (mut records, mut temporaries) = (0, 0);
-        let fs = &self.world.fs;
-        for dir in fs.list(self.root)? {
-            let shard = dir.name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
-            if dir.kind != FileKind::Dir || !shard {
-                continue;
-            }
-            for file in fs.list(&self.root.join(&dir.name))? {
-                let name = file.name.as_encoded_bytes();
-                if name.ends_with(b".tmp") {
-                    temporaries += 1;
-                } else if !name.ends_with(b".lock") {
-                    records += 1;
-                }
-            }
-        }
-        Ok((records, temporaries))
+        let records = self.store.targets().list(None).map_err(io::Error::other)?.leases.len();
+        let check = self.store.check().map_err(io::Error::other)?;
+        let left =
+            |finding: &&Finding| matches!(finding, Finding::Temporary(_) | Finding::Stray(_));
+        let temporaries = check.findings.iter().filter(left).count();
+        Ok((records as u64, temporaries as u64))
     }
 }
 

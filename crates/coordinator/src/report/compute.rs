@@ -122,7 +122,7 @@ impl Tally {
                 beats.items += items as u64;
                 beats.lost += lost as u64;
                 beats.failed += failed as u64;
-                beats.directory_syncs += syncs;
+                beats.syncs += syncs;
                 self.time("heartbeat batch", ms);
             }
             Event::Worker { what, .. } => *numbers.workers.entry(what).or_default() += 1,

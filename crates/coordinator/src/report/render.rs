@@ -10,9 +10,10 @@ impl Display for Report {
         let seeds = if self.live { "live fuzzer" } else { "frozen seeds" };
         writeln!(
             f,
-            "{}: arm {}, {} coordinators, {} s, {seeds}{}",
+            "{}: arm {}, engine {}, {} coordinators, {} s, {seeds}{}",
             self.name,
             self.arm,
+            self.engine,
             self.coordinators,
             self.seconds,
             if self.interrupted.is_some() { ", interrupted" } else { "" }
@@ -23,8 +24,11 @@ impl Display for Report {
         let per = claims.refused_per_granted;
         row(f, "refused per granted", format!("{per:.2} ({})", words(&claims.refused)))?;
         row(f, "targets per group", sizes(&claims.targets))?;
-        row(f, "shards per group", sizes(&claims.shards))?;
-        row(f, "N/K", format!("{:.2}", claims.targets_per_shard))?;
+        // What a directory is to `files`, a journal does not have.
+        if self.engine == "files" {
+            row(f, "shards per group", sizes(&claims.shards))?;
+            row(f, "N/K", format!("{:.2}", claims.targets_per_shard))?;
+        }
         row(f, "solves", words(&self.solves))?;
         if !self.samples.is_empty() {
             row(f, "samples", words(&self.samples))?;
@@ -109,8 +113,8 @@ impl Report {
             f,
             "heartbeats",
             format!(
-                "{} batches, {} groups, {} items, {} lost, {} failed",
-                beats.batches, beats.groups, beats.items, beats.lost, beats.failed
+                "{} batches, {} syncs, {} groups, {} items, {} lost, {} failed",
+                beats.batches, beats.syncs, beats.groups, beats.items, beats.lost, beats.failed
             ),
         )?;
         writeln!(f, "  {:<22}{:>8} {:>10} {:>10} {:>10}", "ms", "count", "p50", "p99", "max")?;

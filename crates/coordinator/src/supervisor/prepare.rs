@@ -4,11 +4,11 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use ringfence::{InitOptions, ShardCount, Store, Ttl};
+use ringfence::{FilesOptions, JournalOptions, ShardCount, Store, Ttl};
 use ringfence_env::{FileLock, LockMode, World};
 
 use super::Options;
-use crate::config::{Binding, RunConfig};
+use crate::config::{Binding, RunConfig, StoreEngine};
 use crate::error::Error;
 use crate::exec::Reexec;
 use crate::files::{self, FILE_MODE};
@@ -67,8 +67,8 @@ pub(super) fn prepare(
     )
     .map_err(|error| Error::io("use", &dir, std::io::Error::other(error)))?;
     let ttl_ms = u64::try_from(options.ttl.as_millis()).unwrap_or(u64::MAX);
-    let binding =
-        Binding { format: FORMAT, build_id: hello.build_id.clone(), arm: options.arm, ttl_ms };
+    let (build_id, arm, engine) = (hello.build_id.clone(), options.arm, options.engine);
+    let binding = Binding { format: FORMAT, build_id, arm, engine, ttl_ms };
     binding.settle(world, &layout)?;
     init_store(&layout, options)?;
     for made in [layout.objects(), layout.traces(), layout.ledger(), layout.stage(), layout.runs()]
@@ -96,7 +96,8 @@ pub(super) fn prepare(
         name: options.name.clone(),
         dir,
         run,
-        arm: options.arm,
+        arm,
+        engine,
         build_id: hello.build_id,
         worker: options.worker.clone(),
         workers: options.workers,
@@ -160,7 +161,12 @@ fn init_store(layout: &Layout, options: &Options) -> Result<(), Error> {
     let shards = ShardCount::new(options.shards).map_err(|e| store_error(&e))?;
     let work_shards = ShardCount::new(WORK_SHARDS).map_err(|e| store_error(&e))?;
     let ttl = Ttl::new(options.ttl).map_err(|e| store_error(&e))?;
-    let init = InitOptions { shards, work_shards, ttl, ..InitOptions::default() };
+    let init = match options.engine {
+        StoreEngine::Journal => JournalOptions { shards, ttl, ..JournalOptions::default() }.into(),
+        StoreEngine::Files => {
+            FilesOptions { shards, work_shards, ttl, ..FilesOptions::default() }.into()
+        }
+    };
     Store::init(layout.store(), &init).map(drop).map_err(|e| store_error(&e))
 }
 
