@@ -126,9 +126,9 @@ fn every_documented_answer_is_given_for_real_and_no_other() {
 }
 
 fn leases(produced: &mut Produced) {
-    let table = Table::new();
-    let made = table.json("init", &[]);
-    produced.add("init/ready", made);
+    let table = Table::files();
+    let made = table.json("init", &["--engine", "files"]);
+    produced.add("init/files", made);
     let claim = ["--targets", "77,88", "--owner", "me", "--worker", "3", "--payload", "{\"a\":1}"];
     let granted = produced.add("claim/granted", table.json("claim", &claim));
     let token = granted["token"].as_str().unwrap();
@@ -156,8 +156,10 @@ fn leases(produced: &mut Produced) {
 
 /// The engine `journal`.
 fn journals(produced: &mut Produced) {
-    let table = Table::with(&["--engine", "journal"]);
-    produced.add("init/journal", table.json("init", &["--engine", "journal"]));
+    let table = Table::new();
+    produced.add("init/ready", table.json("init", &[]));
+    assert_eq!(table.json("init", &["--engine", "journal", "--durability", "group"]).0, 0);
+    produced.add("init/other-engine", table.json("init", &["--engine", "files"]));
     let token = table.claim("77", "me", &[]);
     let both = ["--targets", "77", "--token", &token];
     assert_eq!(table.json("release", &both).0, 0);
@@ -172,11 +174,11 @@ fn journals(produced: &mut Produced) {
     produced.add("dump/dumped", table.json("dump", &[]));
     produced.add("any/damaged-journal", table.json("claim", &["--targets", "1", "--owner", "me"]));
     assert_eq!(std::fs::read(&path).unwrap(), bytes, "damage is left alone");
-    produced.add("dump/no-journal", Table::new().json("dump", &[]));
+    produced.add("dump/no-journal", Table::files().json("dump", &[]));
 }
 
 fn damages(produced: &mut Produced) {
-    let table = Table::new();
+    let table = Table::files();
     let payload = Payload::parse("{\"seed\":\"s1\"}").unwrap();
     let work = Store::open(&table.store).unwrap().work();
     let item = work.claim(&payload, &Owner::new("me").unwrap(), 3, None, None).unwrap();
@@ -203,8 +205,8 @@ fn damages(produced: &mut Produced) {
 }
 
 fn makes(produced: &mut Produced) {
-    let table = Table::new();
-    produced.add("init/differs", table.json("init", &["--shards", "4"]));
+    let table = Table::files();
+    produced.add("init/differs", table.json("init", &["--engine", "files", "--shards", "4"]));
     let full = table.beside("full");
     std::fs::create_dir(&full).unwrap();
     std::fs::write(full.join("notes.txt"), "x").unwrap();
@@ -215,7 +217,9 @@ fn makes(produced: &mut Produced) {
     let wrong = if real == "000" { "001" } else { "000" };
     std::fs::create_dir_all(other.join(wrong)).unwrap();
     std::fs::write(other.join(wrong).join(record.file_name().unwrap()), "{}").unwrap();
-    produced.ran("init/other-shards", &Ran::of(ringfence().arg("init").arg(&other).arg("--json")));
+    let mut shared = ringfence();
+    shared.arg("init").arg(&other).args(["--engine", "files", "--json"]);
+    produced.ran("init/other-shards", &Ran::of(&mut shared));
     let dir = table.beside("dir");
     std::fs::create_dir(&dir).unwrap();
     produced.ran("probe/usable", &Ran::of(ringfence().arg("probe").arg(&dir).arg("--json")));
@@ -233,7 +237,7 @@ fn makes(produced: &mut Produced) {
 
 /// A claim that is killed between two of its records, on a table that keeps groups whole.
 fn cut_short(produced: &mut Produced) {
-    let table = Table::new();
+    let table = Table::files();
     let claim = table.command("claim", &["--targets", &first(8), "--owner", "me"]);
     assert_eq!(killed_at_rename(5, &claim, &table.beside("log")).code, 137);
     produced.add("check/intent", table.json("check", &[]));
@@ -242,7 +246,7 @@ fn cut_short(produced: &mut Produced) {
 /// B34: a table that was put back from a backup.
 fn restored(produced: &mut Produced) {
     // On a disk: what is in memory does not outlive its host.
-    let table = Table::on_disk();
+    let table = Table::files_on_disk();
     table.claim("77,88", "me", &[]);
     let copy = |from: &Path, to: &Path| {
         let copied = Command::new("cp").arg("-a").args([from, to]).status().unwrap();
@@ -275,7 +279,7 @@ fn restored(produced: &mut Produced) {
 }
 
 fn other_tables(produced: &mut Produced) {
-    let table = Table::new();
+    let table = Table::files();
     for verb in ["claim", "run"] {
         let mut args = vec!["--targets", "1", "--owner", "me", "--durability", "record"];
         if verb == "run" {
@@ -308,7 +312,7 @@ fn measures(produced: &mut Produced) {
 }
 
 fn refusals(produced: &mut Produced) {
-    let table = Table::new();
+    let table = Table::files();
     produced.add("any/usage", table.json("claim", &["--targets", "1,1", "--owner", "me"]));
     let missing = Ran::of(ringfence().arg("list").arg(table.beside("none")).arg("--json"));
     produced.ran("any/no-table", &missing);
@@ -334,7 +338,7 @@ fn refusals(produced: &mut Produced) {
 }
 
 fn failures(produced: &mut Produced) {
-    let table = Table::new();
+    let table = Table::files();
     table.claim("1", "me", &[]);
     let before = table.contents();
     let eight = first(9);

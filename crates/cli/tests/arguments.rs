@@ -148,7 +148,7 @@ fn a_payload_comes_from_a_file_or_from_standard_input() {
 
 #[test]
 fn names_that_could_play_with_a_terminal_are_shown_escaped() {
-    let table = Table::new();
+    let table = Table::files();
     table.claim("1", "me", &[]);
     let record = table.record(1);
     let text = std::fs::read_to_string(&record).unwrap();

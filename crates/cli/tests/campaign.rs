@@ -14,6 +14,7 @@ mod faults;
 mod real;
 #[path = "campaign/runs.rs"]
 mod runs;
+mod stopping;
 #[path = "campaign/support.rs"]
 mod support;
 #[path = "campaign/workers.rs"]

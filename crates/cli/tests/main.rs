@@ -16,6 +16,7 @@ mod namespaces;
 mod race;
 mod readers;
 mod run;
+mod stopping;
 mod streams;
 mod support;
 mod verbs;

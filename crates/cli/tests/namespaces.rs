@@ -56,29 +56,29 @@ fn until_held(table: &Table) -> serde_json::Value {
 /// B40: neither the holder's pid nor its host name means anything to the contender.
 #[test]
 fn b40_a_live_holder_in_another_namespace_is_never_robbed_and_a_dead_one_is_passed_after_its_ttl() {
-    for durability in ["group", "record"] {
-        let table = Table::with(&["--durability", durability]);
+    for kind in ["--engine journal", "--engine files", "--durability record"] {
+        let table = Table::with(&kind.split(' ').collect::<Vec<_>>());
         let mut held = Killed(in_namespace("one", HOLD, &table, &[]).spawn().unwrap());
         let lease = until_held(&table);
         assert_eq!(lease["host"], "one", "{lease}");
         let claim = "exec \"$1\" claim \"$2\" --targets 4,5 --owner other --wait \"$3\" -q --json";
         // Three times the ttl, in which the holder renews.
         let ran = Ran::of(&mut in_namespace("two", claim, &table, &["3s"]));
-        assert_eq!(ran.code, 75, "{durability}: {ran:?}");
+        assert_eq!(ran.code, 75, "{kind}: {ran:?}");
         assert_eq!(ran.json()["conflicts"][0]["host"], "one", "{ran:?}");
         let now = until_held(&table);
-        assert_eq!(now["token"], lease["token"], "{durability}: the same grant all the time");
-        assert!(now["updated"].as_f64() > lease["updated"].as_f64(), "{durability}: it renewed");
+        assert_eq!(now["token"], lease["token"], "{kind}: the same grant all the time");
+        assert!(now["updated"].as_f64() > lease["updated"].as_f64(), "{kind}: it renewed");
 
         held.now();
         let last = holder(&table);
         let ran = Ran::of(&mut in_namespace("two", claim, &table, &["20s"]));
-        assert_eq!(ran.code, 0, "{durability}: {ran:?}");
+        assert_eq!(ran.code, 0, "{kind}: {ran:?}");
         let granted = ran.json();
         assert!(granted["fence"].as_u64() > last["fence"].as_u64(), "{granted}");
         // Not before the last renewal's ttl was over.
         let taken = table.json("show", &["4"]).1["lease"]["updated"].as_f64().unwrap();
-        assert!(taken >= last["expires_at"].as_f64().unwrap(), "{durability}: {taken} {last}");
+        assert!(taken >= last["expires_at"].as_f64().unwrap(), "{kind}: {taken} {last}");
     }
 }
 
@@ -97,8 +97,9 @@ fn b39_a_pid_that_was_given_to_another_process_neither_keeps_a_lease_nor_frees_o
         [ $code = 75 ]; kill -0 $pid\n\
         \"$1\" claim \"$2\" --targets 2 --owner late --wait 20s -q\n\
         kill -0 $pid";
+    // Where the end of a process can be proven, it is: of that other tests tell.
     for durability in ["group", "record"] {
-        let table = Table::with(&["--durability", durability]);
+        let table = Table::with(&["--engine", "files", "--durability", durability]);
         let mut command = in_namespace("one", script, &table, &[]);
         let ran = Ran::of(&mut command);
         assert_eq!(ran.code, 0, "{durability}: {ran:?}");

@@ -20,12 +20,18 @@ pub(crate) struct Bed {
 }
 
 impl Bed {
+    /// Of the default engine.
     pub(crate) fn new() -> Self {
-        Self::made(&["--shards", "2"])
+        Self::made(&[])
     }
 
-    pub(crate) fn journal() -> Self {
-        Self::made(&["--engine", "journal"])
+    /// For what a journal does not have: names that are looked up again at every call.
+    pub(crate) fn files() -> Self {
+        Self::made(&["--engine", "files", "--shards", "2"])
+    }
+
+    pub(crate) fn both() -> [Self; 2] {
+        [Self::new(), Self::files()]
     }
 
     fn made(options: &[&str]) -> Self {
@@ -70,28 +76,23 @@ impl Bed {
 
     /// Asserts that nothing is held and nothing was left behind.
     pub(crate) fn assert_free(&self) {
-        for shard in ["000", "001"] {
-            for entry in std::fs::read_dir(self.store().join(shard)).unwrap() {
-                let name = entry.unwrap().file_name().into_string().unwrap();
-                assert!(name.ends_with(".lock"), "left: {name}");
-            }
-        }
+        assert_eq!(self.records().len(), 0);
+        let check = ringfence::Store::open_read_only(self.store()).unwrap().check().unwrap();
+        assert!(check.findings.is_empty(), "{check:?}");
     }
 
-    /// Every record with its bytes.
-    pub(crate) fn records(&self) -> Vec<(PathBuf, Vec<u8>)> {
-        let mut found = Vec::new();
-        for shard in ["000", "001"] {
-            for entry in std::fs::read_dir(self.store().join(shard)).unwrap() {
-                let path = entry.unwrap().path();
-                if path.extension().is_some_and(|kind| kind == "json") {
-                    let bytes = std::fs::read(&path).unwrap();
-                    found.push((path, bytes));
-                }
-            }
-        }
-        found.sort();
-        found
+    /// Every target's record, live or not.
+    pub(crate) fn records(&self) -> Vec<ringfence::model::TargetRecord> {
+        let table = ringfence::Store::open_read_only(self.store()).unwrap().targets();
+        let leases = table.list(None).unwrap().leases;
+        leases.iter().map(|listed| listed.state.record().unwrap().clone()).collect()
+    }
+
+    /// When the lease on a target was last renewed, Unix seconds.
+    pub(crate) fn updated(&self, target: u64) -> f64 {
+        let records = self.records();
+        let record = records.iter().find(|record| record.target.get() == target).unwrap();
+        record.holder.updated.seconds()
     }
 
     /// A script that logs each signal it gets, with its code and sender, and ends with 7 a while

@@ -50,33 +50,36 @@ fn an_answer_that_cannot_be_written_is_a_failure_of_every_verb_and_never_a_panic
 
 #[test]
 fn a_claim_whose_answer_nobody_got_is_given_back() {
-    let table = Table::new();
-    for stdout in [nobody_reads as fn() -> Stdio, full_disk] {
-        for json in [false, true] {
-            let mut claim = table.command("claim", &["--targets", "1,2,3", "--owner", "me"]);
-            let ran = Ran::of(claim.args(json.then_some("--json")).stdout(stdout()));
-            assert_eq!(ran.code, 125, "{ran:?}");
-            assert!(ran.err.contains("cannot write the answer"), "{ran:?}");
-            assert_eq!(table.json("list", &[]).1["leases"], json!([]));
+    for table in Table::both() {
+        for stdout in [nobody_reads as fn() -> Stdio, full_disk] {
+            for json in [false, true] {
+                let mut claim = table.command("claim", &["--targets", "1,2,3", "--owner", "me"]);
+                let ran = Ran::of(claim.args(json.then_some("--json")).stdout(stdout()));
+                assert_eq!(ran.code, 125, "{ran:?}");
+                assert!(ran.err.contains("cannot write the answer"), "{ran:?}");
+                assert_eq!(table.json("list", &[]).1["leases"], json!([]));
+            }
         }
+        table.assert_tidy();
     }
-    table.assert_tidy();
 }
 
 #[test]
 fn a_refusal_keeps_its_exit_code_where_nobody_reads_it() {
-    let table = Table::new();
-    table.claim("1", "me", &[]);
-    let claim = ["--targets", "1", "--owner", "you", "--json"];
-    for (verb, args, code) in
-        [("claim", &claim[..], 75), ("release", &["--targets", "1", "--token", "x", "--json"], 79)]
-    {
-        let mut command = table.command(verb, args);
-        let ran = Ran::of(command.stdout(nobody_reads()).stderr(full_disk()));
-        assert_eq!(ran.code, code, "{verb}");
+    for table in Table::both() {
+        table.claim("1", "me", &[]);
+        let claim = ["--targets", "1", "--owner", "you", "--json"];
+        for (verb, args, code) in [
+            ("claim", &claim[..], 75),
+            ("release", &["--targets", "1", "--token", "x", "--json"], 79),
+        ] {
+            let mut command = table.command(verb, args);
+            let ran = Ran::of(command.stdout(nobody_reads()).stderr(full_disk()));
+            assert_eq!(ran.code, code, "{verb}");
+        }
+        let usage = Ran::of(ringfence().arg("--json").stdout(full_disk()).stderr(nobody_reads()));
+        assert_eq!(usage.code, 64);
     }
-    let usage = Ran::of(ringfence().arg("--json").stdout(full_disk()).stderr(nobody_reads()));
-    assert_eq!(usage.code, 64);
 }
 
 #[test]

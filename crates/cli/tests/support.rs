@@ -16,14 +16,25 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Eight shards, a ttl of one minute.
+    /// The default engine, a ttl of one minute.
     pub(crate) fn new() -> Self {
         Self::with(&[])
     }
 
-    /// On a disk, whose files keep their numbers.
-    pub(crate) fn on_disk() -> Self {
-        Self::made_in(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap(), &[])
+    /// One record per file, in eight shards: for what other programs see or could do.
+    pub(crate) fn files() -> Self {
+        Self::with(&["--engine", "files"])
+    }
+
+    /// For what is the same on every engine.
+    pub(crate) fn both() -> [Self; 2] {
+        [Self::new(), Self::files()]
+    }
+
+    /// Files on a disk, which keep their numbers.
+    pub(crate) fn files_on_disk() -> Self {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        Self::made_in(dir, &["--engine", "files"])
     }
 
     pub(crate) fn with(options: &[&str]) -> Self {
@@ -69,7 +80,13 @@ impl Table {
         answer["token"].as_str().unwrap().to_owned()
     }
 
-    /// The record file of a target.
+    /// A kernel lock that a claim of this target needs.
+    pub(crate) fn lock(&self, target: u64) -> PathBuf {
+        let append = self.store.join("append.lock");
+        if append.exists() { append } else { self.record(target).with_extension("json.lock") }
+    }
+
+    /// The record file of a target, in a table of files.
     pub(crate) fn record(&self, target: u64) -> PathBuf {
         let target = ringfence::Target::new(target).unwrap();
         let id = ringfence::RecordId::of_target(target);
@@ -77,12 +94,13 @@ impl Table {
         self.store.join(id.shard(shards).to_string()).join(format!("{id}.json"))
     }
 
-    /// Every name below the store with its bytes, lock files and the volatile counter left out.
+    /// Every name below the store with its bytes, lock files and what counts for a boot left out.
     pub(crate) fn contents(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let mut found = Vec::new();
         walk(&self.store, &mut |path| {
             let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
-            if !name.ends_with(".lock") && !["fence.next", "fence.mark"].contains(&name) {
+            let volatile = ["fence.next", "fence.mark", "hints"].contains(&name);
+            if !name.ends_with(".lock") && !volatile {
                 found.push((path.to_owned(), std::fs::read(path).unwrap()));
             }
         });

@@ -10,95 +10,101 @@ fn assert_says(text: &str, words: &[&str]) {
 
 #[test]
 fn a_claim_a_heartbeat_and_a_release_say_what_people_need() {
-    let table = Table::new();
-    let claimed = table.run("claim", &["--targets", "77, 88", "--owner", "me", "--ttl", "5m"]);
-    assert_eq!((claimed.code, claimed.err.as_str()), (0, ""));
-    assert_says(&claimed.out, &["granted 2 targets under fence 1 for 300s", "token 0000"]);
-    let token = claimed.out.lines().last().unwrap().strip_prefix("token ").unwrap();
-    let both = ["--targets", "77,88", "--token", token];
-    let renewed = table.run("heartbeat", &both);
-    assert_eq!((renewed.code, renewed.out.as_str()), (0, "renewed for 300.0 s\n"));
-    let released = table.run("release", &both);
-    assert_eq!((released.code, released.out.as_str()), (0, "released\n"));
-    let again = table.run("release", &both);
-    assert_eq!(again.code, 79);
-    assert_says(&again.err, &["lost", "targets 77,88: not held", "nothing was changed"]);
-    let listed = table.run("list", &[]);
-    assert_eq!((listed.code, listed.out.as_str()), (0, "nothing is held\n"));
+    for table in Table::both() {
+        let claimed = table.run("claim", &["--targets", "77, 88", "--owner", "me", "--ttl", "5m"]);
+        assert_eq!((claimed.code, claimed.err.as_str()), (0, ""));
+        assert_says(&claimed.out, &["granted 2 targets under fence 1 for 300s", "token 0000"]);
+        let token = claimed.out.lines().last().unwrap().strip_prefix("token ").unwrap();
+        let both = ["--targets", "77,88", "--token", token];
+        let renewed = table.run("heartbeat", &both);
+        assert_eq!((renewed.code, renewed.out.as_str()), (0, "renewed for 300.0 s\n"));
+        let released = table.run("release", &both);
+        assert_eq!((released.code, released.out.as_str()), (0, "released\n"));
+        let again = table.run("release", &both);
+        assert_eq!(again.code, 79);
+        assert_says(&again.err, &["lost", "targets 77,88: not held", "nothing was changed"]);
+        let listed = table.run("list", &[]);
+        assert_eq!((listed.code, listed.out.as_str()), (0, "nothing is held\n"));
+    }
 }
 
 #[test]
 fn every_refusal_names_targets_owner_worker_host_process_fence_time_and_token() {
-    let table = Table::new();
-    let token = table.claim("7,8,9", "协调器-一", &["--worker", "12"]);
-    let host =
-        String::from_utf8(std::process::Command::new("uname").arg("-n").output().unwrap().stdout)
-            .unwrap();
-    let names = ["targets 8,9", "协调器-一", "worker 12", host.trim(), "pid ", "fence 1", "s left"];
-    let refused = table.run("claim", &["--targets", "8,9,10", "--owner", "you"]);
-    assert_eq!((refused.code, refused.out.as_str()), (75, ""));
-    assert_says(&refused.err, &names);
-    assert_says(&refused.err, &["2 of 3", &token]);
-    for verb in ["heartbeat", "release"] {
-        let refused = table.run(verb, &["--targets", "8,9", "--token", "not-it"]);
-        assert_eq!((refused.code, refused.out.as_str()), (79, ""), "{verb}");
+    for table in Table::both() {
+        let token = table.claim("7,8,9", "协调器-一", &["--worker", "12"]);
+        let host = String::from_utf8(
+            std::process::Command::new("uname").arg("-n").output().unwrap().stdout,
+        )
+        .unwrap();
+        let names =
+            ["targets 8,9", "协调器-一", "worker 12", host.trim(), "pid ", "fence 1", "s left"];
+        let refused = table.run("claim", &["--targets", "8,9,10", "--owner", "you"]);
+        assert_eq!((refused.code, refused.out.as_str()), (75, ""));
         assert_says(&refused.err, &names);
-        assert_says(&refused.err, &[verb, &token]);
+        assert_says(&refused.err, &["2 of 3", &token]);
+        for verb in ["heartbeat", "release"] {
+            let refused = table.run(verb, &["--targets", "8,9", "--token", "not-it"]);
+            assert_eq!((refused.code, refused.out.as_str()), (79, ""), "{verb}");
+            assert_says(&refused.err, &names);
+            assert_says(&refused.err, &[verb, &token]);
+        }
     }
 }
 
 #[test]
 fn a_refused_verb_changes_no_byte() {
-    let table = Table::new();
-    let token = table.claim("1,2,3", "me", &[]);
-    let before = table.contents();
-    for (code, verb, args) in [
-        (75, "claim", vec!["--targets", "3,4,5", "--owner", "you"]),
-        (79, "heartbeat", vec!["--targets", "1,2,3,4", "--token", &token]),
-        (79, "release", vec!["--targets", "1,2,3,4", "--token", &token]),
-        (79, "release", vec!["--targets", "1,2,3", "--token", "x"]),
-        (79, "force-release", vec!["--targets", "1,4", "--token", &token, "--reason", "r"]),
-        (80, "force-release", vec!["--targets", "5", "--token", &token, "--reason", "r"]),
-        (64, "force-release", vec!["--targets", "1", "--token", &token, "--reason", " "]),
-    ] {
-        let ran = table.run(verb, &args);
-        assert_eq!(ran.code, code, "{verb} {args:?}: {ran:?}");
-        assert!(!ran.err.is_empty(), "{verb} {args:?}");
-        assert!(table.contents() == before, "{verb} {args:?} changed something");
+    for table in Table::both() {
+        let token = table.claim("1,2,3", "me", &[]);
+        let before = table.contents();
+        for (code, verb, args) in [
+            (75, "claim", vec!["--targets", "3,4,5", "--owner", "you"]),
+            (79, "heartbeat", vec!["--targets", "1,2,3,4", "--token", &token]),
+            (79, "release", vec!["--targets", "1,2,3,4", "--token", &token]),
+            (79, "release", vec!["--targets", "1,2,3", "--token", "x"]),
+            (79, "force-release", vec!["--targets", "1,4", "--token", &token, "--reason", "r"]),
+            (80, "force-release", vec!["--targets", "5", "--token", &token, "--reason", "r"]),
+            (64, "force-release", vec!["--targets", "1", "--token", &token, "--reason", " "]),
+        ] {
+            let ran = table.run(verb, &args);
+            assert_eq!(ran.code, code, "{verb} {args:?}: {ran:?}");
+            assert!(!ran.err.is_empty(), "{verb} {args:?}");
+            assert!(table.contents() == before, "{verb} {args:?} changed something");
+        }
+        table.assert_tidy();
     }
-    table.assert_tidy();
 }
 
 /// cases B66: an unlock without an id, or one that reports failure after success.
 #[test]
 fn b66_force_release_needs_the_token_tells_a_second_try_apart_and_leaves_one_audit_line() {
-    let table = Table::new();
-    let token = table.claim("7,8", "me", &[]);
-    let forced = |token: &str| {
-        let args = ["--targets", "7,8", "--token", token, "--reason", "its host\nlost power"];
-        table.run("force-release", &args)
-    };
-    assert_eq!(run(&["force-release", "x", "--targets", "7", "--reason", "r"]).code, 64);
-    let refused = table.run("claim", &["--targets", "8", "--owner", "you"]);
-    assert_says(&refused.err, &[&token]);
-    let before = table.contents();
-    let wrong = forced("00000000000000000001-00000000000000000000000000000000");
-    assert_eq!(wrong.code, 79, "{wrong:?}");
-    assert_says(&wrong.err, &["targets 7,8: held by \"me\"", &token]);
-    assert!(table.contents() == before);
-    assert_eq!(forced(&token).code, 0);
-    let second = forced(&token);
-    assert_eq!(second.code, 80, "{second:?}");
-    assert_says(&second.err, &["not held"]);
-    let audit = std::fs::read_to_string(table.store.join("audit.log")).unwrap();
-    assert_eq!(audit.lines().count(), 1, "{audit}");
-    assert_says(&audit, &[&token, "its host\\nlost power", "[8,7]", "\"owner\":\"me\""]);
-    table.claim("7,8", "you", &[]);
+    for table in Table::both() {
+        let token = table.claim("7,8", "me", &[]);
+        let forced = |token: &str| {
+            let args = ["--targets", "7,8", "--token", token, "--reason", "its host\nlost power"];
+            table.run("force-release", &args)
+        };
+        assert_eq!(run(&["force-release", "x", "--targets", "7", "--reason", "r"]).code, 64);
+        let refused = table.run("claim", &["--targets", "8", "--owner", "you"]);
+        assert_says(&refused.err, &[&token]);
+        let before = table.contents();
+        let wrong = forced("00000000000000000001-00000000000000000000000000000000");
+        assert_eq!(wrong.code, 79, "{wrong:?}");
+        assert_says(&wrong.err, &["targets 7,8: held by \"me\"", &token]);
+        assert!(table.contents() == before);
+        assert_eq!(forced(&token).code, 0);
+        let second = forced(&token);
+        assert_eq!(second.code, 80, "{second:?}");
+        assert_says(&second.err, &["not held"]);
+        let audit = std::fs::read_to_string(table.store.join("audit.log")).unwrap();
+        assert_eq!(audit.lines().count(), 1, "{audit}");
+        assert_says(&audit, &[&token, "its host\\nlost power", "[8,7]", "\"owner\":\"me\""]);
+        table.claim("7,8", "you", &[]);
+    }
 }
 
 #[test]
 fn a_damaged_record_is_held_named_and_removed_only_by_its_digest() {
-    let table = Table::new();
+    let table = Table::files();
     table.claim("7", "me", &[]);
     damage(&table, 7);
     let refused = table.run("claim", &["--targets", "7,8", "--owner", "you", "--wait", "20s"]);
@@ -121,50 +127,56 @@ fn a_damaged_record_is_held_named_and_removed_only_by_its_digest() {
 
 #[test]
 fn expired_leases_are_listed_and_taken_over() {
-    let table = Table::new();
-    let old = table.claim("7,8", "me", &["--now", "1000", "--ttl", "30s"]);
-    assert_eq!(
-        table.run("claim", &["--targets", "8", "--owner", "you", "--now", "1029.9"]).code,
-        75
-    );
-    assert_says(&table.run("list", &["--now", "1030"]).out, &["expired", "7,8", "2 of 2"]);
-    assert_eq!(table.run("list", &["--expired", "--now", "1029"]).out, "nothing is held\n");
-    assert_says(&table.run("list", &["--expired", "--now", "1030"]).out, &["expired", &old]);
-    let new = table.claim("8", "you", &["--now", "1030"]);
-    assert!(new > old, "token text rises");
-    let late = table.run("heartbeat", &["--targets", "7,8", "--token", &old, "--now", "1031"]);
-    assert_eq!(late.code, 79, "{late:?}");
-    assert_says(&late.err, &["target 8: held by \"you\"", "fence 2"]);
-    let shown = table.run("show", &["8", "--now", "1031"]).out;
-    assert_says(&shown, &["target 8 is held", "steals    1", "before    me", "attempts  2"]);
-    assert_says(&table.run("list", &["--now", "1031"]).out, &["1 of 2", "1 of 1"]);
+    for table in Table::both() {
+        let old = table.claim("7,8", "me", &["--now", "1000", "--ttl", "30s"]);
+        assert_eq!(
+            table.run("claim", &["--targets", "8", "--owner", "you", "--now", "1029.9"]).code,
+            75
+        );
+        assert_says(&table.run("list", &["--now", "1030"]).out, &["expired", "7,8", "2 of 2"]);
+        assert_eq!(table.run("list", &["--expired", "--now", "1029"]).out, "nothing is held\n");
+        assert_says(&table.run("list", &["--expired", "--now", "1030"]).out, &["expired", &old]);
+        let new = table.claim("8", "you", &["--now", "1030"]);
+        assert!(new > old, "token text rises");
+        let late = table.run("heartbeat", &["--targets", "7,8", "--token", &old, "--now", "1031"]);
+        assert_eq!(late.code, 79, "{late:?}");
+        assert_says(&late.err, &["target 8: held by \"you\"", "fence 2"]);
+        let shown = table.run("show", &["8", "--now", "1031"]).out;
+        assert_says(&shown, &["target 8 is held", "steals    1", "before    me", "attempts  2"]);
+        assert_says(&table.run("list", &["--now", "1031"]).out, &["1 of 2", "1 of 1"]);
+    }
 }
 
 #[test]
 fn a_list_is_one_aligned_row_per_grant() {
-    let table = Table::new();
-    table.claim(&first(64), "a", &[]);
-    table.claim("100", "协调器", &["--worker", "-5"]);
-    let listed = table.run("list", &[]).out;
-    let lines: Vec<&str> = listed.lines().collect();
-    assert_eq!(lines.len(), 3, "{listed}");
-    assert_says(lines[1], &["1,2,3,4,5,6,7,8,..", "64 of 64"]);
-    let column = |line: &str, word: &str| {
-        line.split(word)
-            .next()
-            .unwrap()
-            .chars()
-            .map(|c| 1 + usize::from(c > '\u{2000}'))
-            .sum::<usize>()
-    };
-    let fence = column(lines[0], "FENCE");
-    assert_eq!(fence, column(lines[1], "1      "), "{listed}");
-    assert_eq!(column(lines[0], "TOKEN"), column(lines[2], "00000000000000000002-"), "{listed}");
+    for table in Table::both() {
+        table.claim(&first(64), "a", &[]);
+        table.claim("100", "协调器", &["--worker", "-5"]);
+        let listed = table.run("list", &[]).out;
+        let lines: Vec<&str> = listed.lines().collect();
+        assert_eq!(lines.len(), 3, "{listed}");
+        assert_says(lines[1], &["1,2,3,4,5,6,7,8,..", "64 of 64"]);
+        let column = |line: &str, word: &str| {
+            line.split(word)
+                .next()
+                .unwrap()
+                .chars()
+                .map(|c| 1 + usize::from(c > '\u{2000}'))
+                .sum::<usize>()
+        };
+        let fence = column(lines[0], "FENCE");
+        assert_eq!(fence, column(lines[1], "1      "), "{listed}");
+        assert_eq!(
+            column(lines[0], "TOKEN"),
+            column(lines[2], "00000000000000000002-"),
+            "{listed}"
+        );
+    }
 }
 
 #[test]
 fn status_counts_and_check_repairs_idle_lock_files_only() {
-    let table = Table::new();
+    let table = Table::files();
     let token = table.claim("1,2,3", "me", &[]);
     table.claim("4", "me", &[]);
     table.run("release", &["--targets", "1,2,3", "--token", &token]);

@@ -20,10 +20,10 @@ fn b63_the_command_dies_with_its_wrapper() {
     until("the command to die", || !lives(&pid));
 }
 
-/// On a journal the lease goes with the wrapper: nobody waits for the ttl.
+/// By default the lease goes with the wrapper: nobody waits for the ttl.
 #[test]
-fn a_journals_lease_is_over_when_its_wrapper_is_killed() {
-    let bed = Bed::journal();
+fn the_lease_is_over_when_its_wrapper_is_killed() {
+    let bed = Bed::new();
     let log = Log(bed.path("log"));
     let script = format!("echo $$ > {}; exec sleep 60", log.path());
     let mut child = spawn(&mut bed.run(&["--ttl", "1h"], &["sh", "-c", &script]));
@@ -37,6 +37,32 @@ fn a_journals_lease_is_over_when_its_wrapper_is_killed() {
         assert!(!over || !lives(&pid), "over while the command was alive");
         over
     });
+}
+
+/// A record in a file says nothing that another host could rely on.
+#[test]
+fn on_files_the_lease_of_a_killed_wrapper_stands_until_its_ttl() {
+    let bed = Bed::files();
+    let log = Log(bed.path("log"));
+    let script = format!("echo $$ > {}; exec sleep 60", log.path());
+    let mut child = spawn(&mut bed.run(&["--ttl", "1h"], &["sh", "-c", &script]));
+    let pid = log.wait(1)[0].clone();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    until("the command to die", || !lives(&pid));
+    assert_eq!(bed.contend(), 75);
+}
+
+/// Nor does `claim` tie its lease to anything: its process has ended when its caller begins to work.
+#[test]
+fn a_lease_that_was_claimed_alone_stands_until_its_ttl() {
+    for bed in Bed::both() {
+        let claim = ["--targets", "1,2", "--owner", "a", "--ttl", "1h"];
+        assert_eq!(Ran::of(&mut bed.command("claim", &claim)).code, 0);
+        for _ in 0..3 {
+            assert_eq!(bed.contend(), 75);
+        }
+    }
 }
 
 #[test]
@@ -63,19 +89,22 @@ fn b63_a_wrapper_killed_around_the_fork_leaves_no_command_behind() {
 
 #[test]
 fn without_die_with_parent_the_command_lives_on_and_the_lease_runs_out() {
-    let bed = Bed::new();
-    let log = Log(bed.path("log"));
-    let script = format!("echo $$ > {}; exec sleep 60", log.path());
-    let options = ["--no-die-with-parent", "--ttl", "1s"];
-    let mut child = spawn(&mut bed.run(&options, &["sh", "-c", &script]));
-    let pid = log.wait(1)[0].clone();
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert_eq!(bed.contend(), 75);
-    until("the lease to run out", || bed.contend() == 0);
-    let lived = lives(&pid);
-    let killed = std::process::Command::new("kill").args(["-KILL", &pid]).status().unwrap();
-    assert!(lived && killed.success());
+    for bed in Bed::both() {
+        let log = Log(bed.path("log"));
+        let script = format!("echo $$ > {}; exec sleep 60", log.path());
+        let options = ["--no-die-with-parent", "--ttl", "3s"];
+        let mut child = spawn(&mut bed.run(&options, &["sh", "-c", &script]));
+        let pid = log.wait(1)[0].clone();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let killed = bed.updated(2);
+        until("the lease to run out", || bed.contend() == 0);
+        let since = bed.updated(2) - killed;
+        let lived = lives(&pid);
+        let ended = std::process::Command::new("kill").args(["-KILL", &pid]).status().unwrap();
+        assert!(lived && ended.success());
+        assert!(since >= 3.0, "not before its ttl: {since}");
+    }
 }
 
 #[test]
