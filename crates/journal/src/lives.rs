@@ -44,6 +44,9 @@ pub struct Life {
 #[derive(Debug, Default)]
 pub(crate) struct Ended(Mutex<BTreeSet<Arc<str>>>);
 
+/// How long a life waits for its lock; nobody keeps it for longer than it takes to clear up.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// The PID namespace of this process; nothing where the system does not tell.
 fn namespace() -> Option<String> {
     let link = std::fs::read_link("/proc/self/ns/pid").ok()?;
@@ -80,9 +83,10 @@ impl Life {
         let World { fs, clock, .. } = &journal.world;
         let id: Arc<str> = new_name(&journal.world).map_err(fail)?.into();
         let path = journal.layout.life(&id);
-        let now = clock.deadline(Duration::ZERO);
+        // Others try the locks that they find, to clear up or to learn who is gone: for a moment each.
+        let soon = clock.deadline(PATIENCE);
         let mode = LockMode::Exclusive;
-        let lock = FileLock::acquire(&**fs, &**clock, &path, mode, Some(FILE_MODE), now)
+        let lock = FileLock::acquire(&**fs, &**clock, &path, mode, Some(FILE_MODE), soon)
             .map_err(|error| fail(io::Error::other(error.to_string())))?;
         if with == Children::Count {
             lock.share_with_children().map_err(fail)?;
@@ -145,11 +149,13 @@ impl Journal {
     pub(crate) fn clear_lives(&self) -> Result<(), StorageError> {
         let dir = self.layout.lives();
         let fail = |source| StorageError::new("clear", dir.display(), source);
-        let mut ended: Vec<PathBuf> = Vec::new();
+        // The locks are kept until the files are gone: a life that began between the two would lose its
+        // file, and nobody could prove its end.
+        let mut ended: Vec<(PathBuf, FileLock)> = Vec::new();
         for name in self.world.fs.list(&dir).map_err(fail)? {
             let path: PathBuf = dir.join(&name.name);
-            if self.won(&path).is_some() {
-                ended.push(path);
+            if let Some(lock) = self.won(&path) {
+                ended.push((path, lock));
             }
         }
         if ended.is_empty() {
@@ -157,7 +163,7 @@ impl Journal {
         }
         let mut named = self.named_lives().map_err(|error| self.read_error(error))?;
         named.extend(self.waiting_lives());
-        for path in ended {
+        for (path, _lock) in ended {
             let id = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
             if id.is_some_and(|id| !named.contains(&*id)) {
                 let _ = self.world.fs.unlink(&path);
@@ -187,4 +193,34 @@ fn is_ours(life: &str) -> bool {
     // It also is the name of a file.
     let plain = life.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
     plain && named.is_some() && named == namespace().as_deref()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{InitOptions, JournalEngine};
+
+    /// Four coordinators that started at once cleared up what the others were just beginning.
+    #[test]
+    fn lives_that_begin_and_end_at_the_same_time_leave_each_other_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (world, root) = (World::system(), dir.path().join("store"));
+        let options = InitOptions { segment_bytes: 64 * 1024, ..InitOptions::default() };
+        drop(JournalEngine::init(&world, &root, &options).unwrap());
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let journal = JournalEngine::open(&world, &root).unwrap().journal;
+                    for _ in 0..1000 {
+                        let life = Life::begin(&journal, Children::DoNotCount).unwrap();
+                        let path = journal.layout.life(&life.id);
+                        assert!(world.fs.stat(&path).is_ok(), "its file is there: {path:?}");
+                        assert!(!journal.has_ended(&life.id));
+                        drop(life);
+                    }
+                });
+            }
+        });
+        assert_eq!(world.fs.list(&root.join("lives")).unwrap().len(), 0);
+    }
 }

@@ -4,9 +4,23 @@ use crate::support::{Campaign, fake, signal};
 
 #[test]
 fn with_group_leases_nothing_is_solved_twice_and_nothing_is_left() {
+    nothing_twice("journal");
+}
+
+#[test]
+fn on_files_nothing_is_solved_twice_and_nothing_is_left() {
+    nothing_twice("files");
+}
+
+fn nothing_twice(engine: &str) {
     let mut campaign = Campaign::new();
-    let flags = "--seconds 4 --coordinators 3 --name made-up --quiet";
-    let report = campaign.run(flags, &fake("--branches 64 --query-ms 10"));
+    let flags = format!("--engine {engine} --seconds 4 --coordinators 3 --name made-up --quiet");
+    let report = campaign.run(&flags, &fake("--branches 64 --query-ms 10"));
+    assert_eq!(report["engine"], engine);
+    let beats = &report["heartbeats"];
+    if engine == "journal" && beats["failed"] == 0 {
+        assert!(beats["syncs"].as_u64() <= beats["batches"].as_u64(), "{report:#}");
+    }
     assert!(report["claims"]["granted"].as_u64().unwrap() >= 10, "{report:#}");
     assert!(report["solves"]["sat"].as_u64().unwrap() >= 10, "{report:#}");
     assert_eq!(report["duplicates"]["by_target"], 0, "{report:#}");
@@ -63,12 +77,13 @@ fn a_second_run_goes_on_where_the_first_one_ended() {
 }
 
 #[test]
-fn a_directory_of_another_build_arm_or_ttl_is_refused_and_left_as_it_is() {
+fn a_directory_of_another_build_arm_engine_or_ttl_is_refused_and_left_as_it_is() {
     let mut campaign = Campaign::new();
     campaign.run("--seconds 1 --coordinators 1 --quiet", &fake("--branches 32"));
     for (flags, worker, word) in [
         ("--seconds 1", fake("--branches 33"), "build-id"),
         ("--seconds 1 --arm none", fake("--branches 32"), "arm"),
+        ("--seconds 1 --engine files", fake("--branches 32"), "engine is journal"),
         ("--seconds 1 --ttl 7s", fake("--branches 32"), "ttl"),
     ] {
         campaign.start(flags, &worker);

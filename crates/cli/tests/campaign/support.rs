@@ -14,6 +14,8 @@ pub(crate) struct Campaign {
     scratch: tempfile::TempDir,
     seeds: PathBuf,
     child: Option<Child>,
+    /// How often it was started.
+    run: u32,
 }
 
 /// The end of a campaign.
@@ -41,7 +43,7 @@ impl Campaign {
         std::fs::create_dir(&seeds).unwrap();
         std::fs::write(seeds.join("zeros"), [0; 24]).unwrap();
         std::fs::write(seeds.join("text"), "thirty-two bytes of a first seed").unwrap();
-        Self { scratch, seeds, child: None }
+        Self { scratch, seeds, child: None, run: 0 }
     }
 
     /// A campaign on seeds that are there already.
@@ -73,6 +75,7 @@ impl Campaign {
         let stderr = std::fs::File::create(self.scratch.path().join("stderr")).unwrap();
         command.stderr(stderr);
         self.child = Some(command.spawn().unwrap());
+        self.run += 1;
     }
 
     pub(crate) fn supervisor(&self) -> u32 {
@@ -115,7 +118,7 @@ impl Campaign {
     }
 
     fn run_dir(&self) -> PathBuf {
-        self.dir().join("runs/001")
+        self.dir().join(format!("runs/{:03}", self.run))
     }
 
     /// What a coordinator wrote down so far.
@@ -183,6 +186,23 @@ impl Campaign {
             }
         }
         leased
+    }
+
+    /// The targets whose lease is live under this token, in rising order.
+    pub(crate) fn targets_under(&self, token: &str) -> Vec<u64> {
+        let leased = self.leased().into_iter();
+        let mut targets: Vec<u64> =
+            leased.filter(|(_, under)| under == token).map(|(target, _)| target).collect();
+        targets.sort_unstable();
+        targets
+    }
+
+    /// The token under which a work item stands. Its text rises with the fence.
+    pub(crate) fn token_of(&self, work: &str) -> Option<String> {
+        let table = ringfence::Store::open_read_only(self.dir().join("store")).unwrap().work();
+        let items = table.list(None).unwrap();
+        let item = items.into_iter().find(|item| item.id.to_string() == work)?;
+        Some(item.record.unwrap().holder.token.to_string())
     }
 
     /// The status of every work item by id.
