@@ -159,6 +159,11 @@ fn journals(produced: &mut Produced) {
     let table = Table::new();
     produced.add("init/ready", table.json("init", &[]));
     assert_eq!(table.json("init", &["--engine", "journal", "--durability", "group"]).0, 0);
+    // Only files can keep less than whole groups: whoever asks for that gets them.
+    let record = table.beside("record");
+    let made =
+        Ran::of(ringfence().arg("init").arg(&record).args(["--durability", "record", "--json"]));
+    assert_eq!((made.code, &made.json()["engine"]), (0, &json!("files")), "{made:?}");
     produced.add("init/other-engine", table.json("init", &["--engine", "files"]));
     let token = table.claim("77", "me", &[]);
     let both = ["--targets", "77", "--token", &token];
@@ -229,9 +234,12 @@ fn makes(produced: &mut Produced) {
     probe.arg("probe").arg(&dir).arg("--json");
     produced
         .ran("probe/unsupported", &Ran::of(&mut traced(&nothing, &table.beside("log"), &probe)));
-    let mut init = ringfence();
-    init.arg("init").arg(&dir).arg("--json");
-    produced.ran("any/unsupported", &Ran::of(&mut traced(&nothing, &table.beside("log"), &init)));
+    for engine in ["journal", "files"] {
+        let mut init = ringfence();
+        init.arg("init").arg(&dir).args(["--engine", engine, "--json"]);
+        let ran = Ran::of(&mut traced(&nothing, &table.beside("log"), &init));
+        produced.ran("any/unsupported", &ran);
+    }
     assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0, "nothing is left behind");
 }
 

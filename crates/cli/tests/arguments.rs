@@ -90,6 +90,8 @@ fn wrong_arguments_are_refused_with_64_one_json_object_and_no_effect() {
         &["init", "x", "--shards", "1001"],
         &["init", "x", "--shards", "-1"],
         &["init", "x", "--ttl", "11y"],
+        &["init", "x", "--engine", "etcd"],
+        &["init", "x", "--engine", "journal", "--durability", "record"],
         &["frobnicate"],
         &["completions", "cmd"],
         &["--json"],

@@ -90,7 +90,7 @@ fn after_a_kill_at_any_moment_the_next_command_works_at_once_on_a_consistent_tab
             );
             match (verb, ended.code) {
                 ("claim" | "heartbeat", 0) => {
-                    assert_eq!(leases.len(), 8, "round {round}: {listed}")
+                    assert_eq!(leases.len(), 8, "round {round}: {listed}");
                 }
                 ("release", 0) => assert_eq!(leases.len(), 0, "round {round}: {listed}"),
                 ("heartbeat", _) => {

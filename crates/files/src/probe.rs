@@ -137,7 +137,7 @@ fn cross_host(mount: &str) -> Verdict {
 }
 
 /// Whether a directory is one that a probe makes.
-pub(crate) fn is_place(path: &Path) -> bool {
+pub fn is_place(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.strip_prefix(".probe-").is_some_and(|rest| rest.strip_suffix(".tmp").is_some())
 }

@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use ringfence_engine::StorageError;
 use ringfence_env::{FileKind, Read, World};
-use ringfence_files::{FilesEngine, ProbeError, probe};
+use ringfence_files::{FilesEngine, Probe, ProbeError, probe};
 use ringfence_journal::JournalEngine;
 use ringfence_model::field::Fields;
 
 use crate::store::{Kind, Store};
+
+const DIR_MODE: u32 = 0o700;
 
 /// How a store is made: by which engine, and with what.
 ///
@@ -87,27 +89,28 @@ pub(crate) fn engine_of(world: &World, root: &Path) -> Option<Arc<str>> {
     Fields::parse(&bytes).ok()?.required("engine").ok()
 }
 
-/// Probes the place of a journal that is yet to be made.
+/// Probes the directory of a journal that is yet to be made.
 ///
-/// Its parent is probed where that is the same file system, and may be written: two makers of one table
-/// must not find each other's probe in it.
+/// What is in a directory already was put there after a probe, or is not ours: then the engine goes on
+/// with it or refuses it.
 fn probed(world: &World, root: &Path) -> Result<(), InitError> {
-    if world.fs.stat(&root.join("table.json")).is_ok() {
+    let fs = &*world.fs;
+    let made = fs.mkdir(root, DIR_MODE).is_ok();
+    let Ok(stat) = fs.stat(root) else { return Ok(()) };
+    let is_ours = stat.uid == world.host.uid && stat.mode & 0o022 == 0;
+    if stat.kind != FileKind::Dir || !is_ours {
         return Ok(());
     }
-    let absolute = std::path::absolute(root)
-        .map_err(|source| StorageError::new("name", root.display(), source))?;
-    let Some(parent) = absolute.parent() else { return Ok(()) };
-    let is_dir = world.fs.stat(root).is_ok_and(|stat| stat.kind == FileKind::Dir);
-    let kind = |dir: &Path| world.fs.mount_type(dir).ok();
-    let place = if is_dir && kind(root) != kind(parent) { root } else { parent };
-    let probe = match probe::run(world, place) {
-        Err(ProbeError::Io { .. }) if is_dir => probe::run(world, root)?,
-        // Nothing can be made there either: the engine says why.
-        Err(ProbeError::Io { .. }) => return Ok(()),
-        other => other?,
-    };
-    Ok(probe.require()?)
+    let names = fs.list(root).map_err(|error| StorageError::new("list", root.display(), error))?;
+    if !names.iter().all(|name| probe::is_place(Path::new(&name.name))) {
+        return Ok(());
+    }
+    let probed = probe::run(world, root).and_then(Probe::require);
+    if made && probed.is_err() {
+        // Another maker may be at it.
+        let _ = fs.rmdir(root);
+    }
+    Ok(probed?)
 }
 
 /// Why a store was not made.

@@ -16,7 +16,7 @@ fn claim(store: &Store, first: u64) -> (TargetGroup, JobLease) {
     (members, job)
 }
 
-fn parts<'a>(jobs: &'a [(TargetGroup, JobLease)]) -> Vec<(JobPart<'a>, &'a Token)> {
+fn parts(jobs: &[(TargetGroup, JobLease)]) -> Vec<(JobPart<'_>, &Token)> {
     jobs.iter()
         .flat_map(|(members, job)| {
             let token = &job.work.token;

@@ -16,6 +16,7 @@
 const JOURNAL: bool = false;
 
 mod heartbeats;
+mod init;
 mod jobs;
 mod keep_alive;
 mod migrate;
