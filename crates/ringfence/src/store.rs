@@ -60,14 +60,21 @@ impl Store {
 
     /// Looks a store over and clears away what nobody uses, as [`Store::repair`] does, also one that
     /// [`Store::open`] refuses because something is missing; and one that was put back from a backup,
-    /// if it is told how far to raise the fences.
+    /// if it is told how far to raise the fences. Only a store of files notices that it was put back, and
+    /// only there fences can be raised.
     pub fn repair_at(path: impl AsRef<Path>, repair: Repair) -> Result<CheckReport, CheckError> {
         let (world, path) = (World::system(), path.as_ref());
         arrived(&world, path).map_err(|error| {
             let why = std::io::Error::new(std::io::ErrorKind::InvalidInput, error.to_string());
             CheckError::Storage(StorageError::new("repair", path.display(), why))
         })?;
-        if is_journal(&world, path) && repair.bump_fence.is_none() {
+        if is_journal(&world, path) {
+            if repair.bump_fence.is_some() {
+                let why = "a journal has no fence counter to raise: only tables of files have one";
+                let why = std::io::Error::new(std::io::ErrorKind::Unsupported, why);
+                let error = StorageError::new("raise the fences of", path.display(), why);
+                return Err(CheckError::Storage(error));
+            }
             let unread = |error: ringfence_journal::OpenError| {
                 let why = std::io::Error::new(std::io::ErrorKind::InvalidData, error.to_string());
                 CheckError::Storage(StorageError::new("open", path.display(), why))
