@@ -177,7 +177,7 @@ fn journals(produced: &mut Produced) {
     let path = table.store.join("journal.0");
     let mut bytes = std::fs::read(&path).unwrap();
     // The third frame, which the fourth calls durable.
-    bytes[1536 + 100] ^= 1;
+    bytes[2048 + 100] ^= 1;
     std::fs::write(&path, &bytes).unwrap();
     produced.add("dump/dumped", table.json("dump", &[]));
     produced.add("any/damaged-journal", table.json("claim", &["--targets", "1", "--owner", "me"]));
