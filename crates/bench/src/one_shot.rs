@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use ::ringfence::{Claim, JournalOptions, Payload, Store, TargetGroup, Ttl};
+use ::ringfence::{Claim, InitOptions, Payload, Store, TargetGroup, Ttl};
 
 use crate::contender::PAYLOAD;
 use crate::worker::{Order, Told, Until, ready, tell};
@@ -32,7 +32,7 @@ pub(crate) fn prepare(place: &Path, leases: u64) -> Result<()> {
     if store.exists() {
         return Ok(());
     }
-    Store::init_journal(&store, &JournalOptions::default()).map_err(during("make the store"))?;
+    Store::init(&store, &InitOptions::default()).map_err(during("make the store"))?;
     let fill = |from: u64| -> std::result::Result<(), String> {
         let table = Store::open(&store).map_err(|error| error.to_string())?.targets();
         let payload = Payload::parse(PAYLOAD).map_err(|error| error.to_string())?;
