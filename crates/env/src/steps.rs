@@ -8,7 +8,7 @@
 use std::io;
 use std::path::Path;
 
-use crate::fs::{Fs, OpenWrite, WriteFile};
+use crate::fs::{Fs, OpenWrite, Read, WriteFile};
 
 /// Writes all of `bytes`, however short the single writes are.
 pub fn write_all(file: &mut dyn WriteFile, mut bytes: &[u8]) -> io::Result<()> {
@@ -94,6 +94,39 @@ pub fn durable_replace_by(
     fs.sync_dir(parent(path)?) // the directory entry.
 }
 
+/// Adds a line to a log of lines, durably; a log that is not there is begun. Returns how long it was.
+///
+/// The log is written anew as a whole. A line put behind bytes that another writer's failed sync has lost
+/// would begin in the zeros that a power cut leaves there, and the log's name may be lost like that too.
+///
+/// The caller excludes every other writer, and `temp` is a new name in the same directory.
+///
+/// # Panics
+/// As [`durable_replace`].
+pub fn durable_line(
+    fs: &dyn Fs,
+    temp: &Path,
+    path: &Path,
+    line: &str,
+    mode: u32,
+) -> io::Result<u64> {
+    let mut log = match fs.read(path, usize::MAX) {
+        Ok(Read::Bytes(bytes)) => bytes,
+        Ok(_) => return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(error),
+    };
+    let before = log.len() as u64;
+    // A line that was cut short stays as it is; the next one does not continue it.
+    if log.last().is_some_and(|last| *last != b'\n') {
+        log.push(b'\n');
+    }
+    log.extend_from_slice(line.as_bytes());
+    log.push(b'\n');
+    durable_replace(fs, temp, path, &log, mode)?;
+    Ok(before)
+}
+
 /// Removes `path` durably.
 pub fn durable_unlink(fs: &dyn Fs, path: &Path) -> io::Result<()> {
     fs.unlink(path)?;
@@ -108,6 +141,29 @@ pub fn durable_mkdir(fs: &dyn Fs, path: &Path, mode: u32) -> io::Result<()> {
         _ => {}
     }
     fs.sync_dir(parent(path)?)
+}
+
+/// Puts a new directory in the place of an empty one, so that a sync of its parent that succeeds from now
+/// on covers its name, whatever an earlier one failed on. Nobody who comes by the name misses it.
+///
+/// One that holds something stays as it is, and so does one that this process may not replace, or that
+/// a file system is mounted on; the answer is then `false`. `temp` is a new name beside it.
+pub fn renew_empty_dir(fs: &dyn Fs, temp: &Path, dir: &Path, mode: u32) -> io::Result<bool> {
+    use io::ErrorKind as K;
+    let renewed = fs.mkdir(temp, mode).and_then(|()| {
+        fs.rename(temp, dir).inspect_err(|_| {
+            let _ = fs.rmdir(temp);
+        })
+    });
+    match renewed {
+        Ok(()) => Ok(true),
+        Err(error) => match error.kind() {
+            K::DirectoryNotEmpty | K::AlreadyExists | K::ResourceBusy | K::PermissionDenied => {
+                Ok(false)
+            }
+            _ => Err(error),
+        },
+    }
 }
 
 /// Moves a durable file into a public directory, public first: the new name is durable before the

@@ -3,8 +3,10 @@
 //! A release that then fails and is undone takes its line back; after a crash in between, the line
 //! stands for a release that may not have happened, never the other way round.
 
+use std::io;
+
 use ringfence_engine::{Failure, StorageError};
-use ringfence_env::{Deadline, FileLock, LockMode, OpenWrite, Read, World, steps};
+use ringfence_env::{Deadline, FileLock, LockMode, OpenWrite, World, steps};
 use ringfence_model::Audit;
 
 use crate::layout::{FILE_MODE, Layout};
@@ -26,26 +28,23 @@ pub fn append(
 ) -> Result<AuditMark, Failure> {
     let path = layout.audit();
     let lock = locks::acquire(world, &path.with_extension("lock"), LockMode::Exclusive, deadline)?;
-    let fail = |source| Failure::Untouched(StorageError::new("append to", path.display(), source));
-    let mut file = world.fs.open_write(&path, OpenWrite::Append, FILE_MODE).map_err(fail)?;
-    let before = file.stat().map_err(fail)?.len;
-    let whole = match world.fs.read(&path, usize::MAX).map_err(fail)? {
-        Read::Bytes(bytes) => bytes.last().is_none_or(|&last| last == b'\n'),
-        _ => false,
+    let fail = |source| StorageError::new("append to", path.display(), source);
+    let untouched = |source| Failure::Untouched(fail(source));
+    let before = match world.fs.stat(&path) {
+        Ok(stat) => stat.len,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+        Err(error) => return Err(untouched(error)),
     };
-    // A line that a crash cut short stays as it is; the next one does not continue it.
-    let lead = if whole { "" } else { "\n" };
-    let written = steps::write_all(&mut *file, format!("{lead}{}\n", line.0).as_bytes())
-        .and_then(|()| file.sync())
-        .and_then(|()| world.fs.sync_dir(layout.root()));
     let mark = AuditMark { before, _lock: lock };
-    match written {
-        Ok(()) => Ok(mark),
-        // Part of the line may stand, so it is cut off before anybody is told that nothing does.
+    let name = world.unique().map_err(untouched)?;
+    let temp = path.with_extension(format!("log.{name}.tmp"));
+    match steps::durable_line(&*world.fs, &temp, &path, &line.0, FILE_MODE) {
+        Ok(_) => Ok(mark),
+        // The line may stand, so it is cut off before anybody is told that nothing does.
         Err(source) => Err(match take_back(world, layout, &mark) {
-            Ok(()) => fail(source),
+            Ok(()) => untouched(source),
             Err(restore) => Failure::Unknown {
-                source: StorageError::new("append to", path.display(), source),
+                source: fail(source),
                 restore,
                 members: vec![path.display().to_string()],
             },
@@ -57,6 +56,11 @@ pub fn append(
 pub fn take_back(world: &World, layout: &Layout, mark: &AuditMark) -> Result<(), StorageError> {
     let path = layout.audit();
     let fail = |source| StorageError::new("take a line back from", path.display(), source);
+    match world.fs.stat(&path) {
+        Ok(stat) if stat.len > mark.before => {}
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail(error)),
+        _ => return Ok(()),
+    }
     let file = world.fs.open_write(&path, OpenWrite::Append, FILE_MODE).map_err(fail)?;
     file.set_len(mark.before).and_then(|()| file.sync()).map_err(fail)
 }
@@ -65,7 +69,7 @@ pub fn take_back(world: &World, layout: &Layout, mark: &AuditMark) -> Result<(),
 mod tests {
     use super::*;
     use crate::{FilesEngine, InitOptions};
-    use ringfence_env::Clock as _;
+    use ringfence_env::{Clock as _, Read};
 
     #[test]
     fn a_line_that_a_crash_cut_short_is_not_continued_by_the_next_one() {

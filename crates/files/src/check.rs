@@ -181,6 +181,11 @@ impl FilesEngine {
             Err(OpenError::Storage(error)) => return Err(error.into()),
             _ => {}
         }
+        for name in self.names(&self.layout.intents())? {
+            if name.name.to_str().map(NameKind::of) == Some(NameKind::Temp) {
+                self.temporary(self.layout.intents().join(&name.name), report, repair)?;
+            }
+        }
         for found in standing_intents(&self.world, &self.layout, None)? {
             if found.standing == Standing::Retired {
                 continue;
@@ -296,6 +301,14 @@ impl FilesEngine {
                 fs.rmdir(&path).map_err(fail)?;
                 report.removed.push(path);
             }
+            // One that was to take the place of another, with empty shards in it at most.
+            Ok(FileKind::Dir) if repair && self.holds_nothing(&path)? => {
+                for name in self.names(&path)? {
+                    fs.rmdir(&path.join(name.name)).map_err(fail)?;
+                }
+                fs.rmdir(&path).map_err(fail)?;
+                report.removed.push(path);
+            }
             _ => report.findings.push(Finding::Temporary(path)),
         }
         Ok(())
@@ -326,6 +339,16 @@ impl FilesEngine {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
             Err(source) => Err(StorageError::new("stat", path.display(), source)),
         }
+    }
+
+    fn holds_nothing(&self, dir: &Path) -> Result<bool, StorageError> {
+        for name in self.names(dir)? {
+            let path = dir.join(&name.name);
+            if name.kind != FileKind::Dir || !self.names(&path)?.is_empty() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn names(&self, dir: &Path) -> Result<Vec<Name>, StorageError> {

@@ -16,9 +16,11 @@
 //! I4. *Images only.* Recovery changes a record only where its bytes equal one of the intent's two
 //!     images, or are what a power cut brought back from before them (see the module `recover`: nothing, or a
 //!     lease of ours under a fence not above theirs); anything else is left alone and reported.
-//! I7. *Durable before use.* Recovery syncs a slot before it changes a record: an intent may be
-//!     visible whose writer died before its sync. It makes every record as decided anew, also one
-//!     that looks so: a sync that succeeds says nothing about what an earlier one failed on.
+//! I7. *Durable before use.* Nobody acts on an intent that somebody else has written. Recovery writes it
+//!     anew, into a slot of its own, before it changes a record: its writer may have died before its
+//!     sync, or after one that failed, and then no later sync of the same bytes proves anything. For
+//!     the same reason it makes every record as decided anew, also one that looks so, and nobody relies
+//!     on the name of a slot that he found empty.
 //! I5. *One finisher.* A slot's lock is held by its writer until the intent is retired, or by the one
 //!     who recovers it. An intent is finished by others only under that lock, so never while its
 //!     writer lives.
@@ -30,6 +32,8 @@
 //! Free -[write, sync]-> Committed -[records new, durable]-> [retire, sync] -> Retired -[zeros]-> Free
 //!                           \-[abort mark, sync]-> Aborting -[records old, durable]-> [retire] -^
 //! ```
+//! Whoever finishes a dead writer's intent commits its decision in a slot of his own, retires the dead
+//! one's slot, and goes on as if the intent had been his. For a moment both stand, and decide the same.
 //!
 //! # Bytes of a slot
 //! ```text
@@ -57,7 +61,7 @@ pub use codec::{Image, Intent, Kind, Member, Standing};
 pub(crate) use overlay::Overlay;
 pub(crate) use recover::recover;
 pub use recover::{LeftAlone, Recovered};
-pub(crate) use slot::{ActiveIntent, standing_intents};
+pub(crate) use slot::{ActiveIntent, is_full, standing_intents};
 
 #[cfg(test)]
 mod tests;

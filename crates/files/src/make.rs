@@ -5,12 +5,15 @@
 //! K2. No operation relies on a directory whose name is not durable. While directories are being made
 //!     again a mark stands in the root. Their maker removes it once they are durable; if it dies before,
 //!     every operation syncs their names itself until a repair has removed the mark.
+//! K3. A directory that somebody else has made is not taken over by one more sync of its name, which
+//!     proves nothing where an earlier one has failed: whoever finds one that is empty puts a new one in
+//!     its place.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use ringfence_engine::StorageError;
-use ringfence_env::{FileKind, OpenWrite, World, steps};
+use ringfence_env::{FileKind, OpenWrite, Read, World, steps};
 use ringfence_model::Space;
 
 use crate::layout::{DIR_MODE, FILE_MODE, Layout};
@@ -47,14 +50,27 @@ pub(crate) fn missing(
     Ok(missing)
 }
 
+/// What is known of directories that are there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Their names are durable.
+    Durable,
+    /// The sync of their names may have failed for whoever made them.
+    Doubted,
+}
+
 /// Makes every directory of a table, durably. The caller holds the gate alone.
 pub(crate) fn all(
     world: &World,
     layout: &Layout,
     durability: Durability,
+    found: Found,
 ) -> Result<(), StorageError> {
     for dir in directories(layout, durability) {
-        one(world, &dir)?;
+        let fresh = one(world, &dir)?;
+        if !fresh && found == Found::Doubted {
+            renew(world, layout, &dir)?;
+        }
     }
     if durability == Durability::Group {
         first_slot(world, layout)?;
@@ -70,13 +86,22 @@ pub(crate) fn again(
 ) -> Result<Vec<PathBuf>, StorageError> {
     let missing = missing(world, layout, durability)?;
     let mark = layout.making();
-    if missing.is_empty() && !exists(world, &mark)? {
+    let found = if exists(world, &mark)? { Found::Doubted } else { Found::Durable };
+    if missing.is_empty() && found == Found::Durable {
         return Ok(missing);
     }
     let fail = |source| StorageError::new("mark", mark.display(), source);
     // Before the first directory, so that nobody sees one without the mark.
     drop(world.fs.open_write(&mark, OpenWrite::Overwrite, FILE_MODE).map_err(fail)?);
-    all(world, layout, durability)?;
+    all(world, layout, durability, found).inspect_err(|_| {
+        // Nobody is to use what may be lost: where this fails as well, the mark stands.
+        for dir in missing.iter().rev() {
+            let _ = match *dir == layout.intents() {
+                true => without_intents(world, layout),
+                false => world.fs.rmdir(dir).map_err(|e| StorageError::new("remove", "", e)),
+            };
+        }
+    })?;
     // If a power cut brings it back, operations sync once too often.
     world.fs.unlink(&mark).map_err(fail)?;
     Ok(missing)
@@ -106,11 +131,39 @@ fn exists(world: &World, path: &Path) -> Result<bool, StorageError> {
     }
 }
 
-fn one(world: &World, dir: &Path) -> Result<(), StorageError> {
+/// Whether it was not there before.
+fn one(world: &World, dir: &Path) -> Result<bool, StorageError> {
     match world.fs.mkdir(dir, DIR_MODE) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => check(world, dir),
-        other => other.map_err(|source| StorageError::new("make", dir.display(), source)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            check(world, dir).map(|()| false)
+        }
+        Err(source) => Err(StorageError::new("make", dir.display(), source)),
+        Ok(()) => Ok(true),
     }
+}
+
+/// K3. Gives a directory that was found its name anew.
+fn renew(world: &World, layout: &Layout, dir: &Path) -> Result<(), StorageError> {
+    let fail = |source| StorageError::new("make again", dir.display(), source);
+    let name = dir.file_name().unwrap_or_default().to_string_lossy();
+    let temp = dir.with_file_name(format!("{name}.{}.tmp", world.unique().map_err(fail)?));
+    let fs = &*world.fs;
+    if *dir == layout.intents() {
+        // A slot that was never used: it is made again at the end.
+        let slot = layout.intent(0);
+        if let Ok(Read::Bytes(bytes)) = fs.read_head(&slot, FREE_SLOT.len() + 1)
+            && FREE_SLOT.starts_with(&bytes)
+        {
+            fs.unlink(&slot).map_err(fail)?;
+        }
+    }
+    if *dir == layout.space(Space::Work) {
+        // Shards that hold something stay, and it with them; the others are made again next.
+        for shard in layout.shard_count(Space::Work).shards() {
+            let _ = fs.rmdir(&layout.shard_dir(Space::Work, shard));
+        }
+    }
+    steps::renew_empty_dir(fs, &temp, dir, DIR_MODE).map(drop).map_err(fail)
 }
 
 /// A part of a table must be a directory of its own.
@@ -131,10 +184,12 @@ pub(crate) fn check(world: &World, dir: &Path) -> Result<(), StorageError> {
     }
 }
 
+const FREE_SLOT: [u8; 1024] = [0; 1024];
+
 /// Makes one free slot, so that a lone process never makes another.
 fn first_slot(world: &World, layout: &Layout) -> Result<(), StorageError> {
     let (dir, slot) = (layout.intents(), layout.intent(0));
-    match steps::stage_synced(&*world.fs, &slot, &[0; 1024], FILE_MODE) {
+    match steps::stage_synced(&*world.fs, &slot, &FREE_SLOT, FILE_MODE) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
             Err(StorageError::new("make", slot.display(), error))
         }

@@ -19,6 +19,7 @@ use ringfence_model::{ShardCount, Space, Ttl};
 use crate::batch::Barriers;
 use crate::engine::FilesEngine;
 use crate::fence::FenceCounter;
+use crate::intent;
 use crate::layout::{DIR_MODE, FILE_MODE, Layout, NameKind};
 use crate::locks;
 use crate::make;
@@ -80,7 +81,9 @@ impl FilesEngine {
         let root = &plain(root);
         let made = match world.fs.mkdir(root, DIR_MODE) {
             Ok(()) => true,
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                renew_root(world, root).map_err(|source| storage("make", root, source))?
+            }
             Err(source) => return Err(storage("make", root, source)),
         };
         let done = Self::init_in(world, root, options);
@@ -124,14 +127,19 @@ impl FilesEngine {
         if meta.durability == Durability::Record {
             make::without_intents(world, &layout)?;
         }
-        make::all(world, &layout, meta.durability)?;
+        make::all(world, &layout, meta.durability, make::Found::Doubted)?;
         FenceCounter::new(&layout).create(world)?;
         let path = Layout::meta(root);
         let name = world.unique().map_err(|source| storage("name", root, source))?;
         let temp = root.join(format!("table.json.{name}.tmp"));
         let line = meta.to_line();
-        steps::durable_replace(&*world.fs, &temp, &path, line.as_bytes(), FILE_MODE)
-            .map_err(|source| storage("write", &path, source))?;
+        if let Err(source) =
+            steps::durable_replace(&*world.fs, &temp, &path, line.as_bytes(), FILE_MODE)
+        {
+            // A name whose sync failed may be gone after a power cut: nobody is to take it for a table.
+            let _ = world.fs.unlink(&path);
+            return Err(storage("write", &path, source));
+        }
         probe::remember(world, root, &meta.table);
         drop(gate);
         let (world, tuning) = (world.clone(), Tuning::default());
@@ -178,6 +186,8 @@ impl FilesEngine {
             match engine.recover(None, deadline) {
                 // Somebody is at work on a member; whoever meets the intent next finishes it.
                 Ok(_) | Err(Failure::Busy { .. }) => {}
+                // Without room it stands until there is some; who meets it is told, others go on.
+                Err(Failure::Untouched(error)) if intent::is_full(&error) => {}
                 Err(failure) => return Err(OpenError::Recovery(Box::new(failure))),
             }
         }
@@ -249,6 +259,19 @@ impl FilesEngine {
 /// The same path without a trailing slash or dot, which would make the system follow a link.
 fn plain(root: &Path) -> PathBuf {
     root.components().collect()
+}
+
+/// A root that is empty and looks like one of ours may be what a maker left who could not make its name
+/// durable. Whether a new one was put in its place.
+fn renew_root(world: &World, root: &Path) -> io::Result<bool> {
+    let stat = world.fs.stat(root)?;
+    if stat.kind != FileKind::Dir || stat.mode != DIR_MODE || stat.uid != world.host.uid {
+        return Ok(false);
+    }
+    let name = root.file_name().unwrap_or_default().to_string_lossy();
+    let temp = root.with_file_name(format!("{name}.{}.tmp", world.unique()?));
+    Ok(world.fs.list(root)?.is_empty()
+        && steps::renew_empty_dir(&*world.fs, &temp, root, DIR_MODE)?)
 }
 
 /// Removes a root of our own making in which nothing was put; otherwise it stays to be looked at.

@@ -18,7 +18,7 @@ use ringfence_env::{LockMode, Read, World, steps};
 use ringfence_model::field::Fields;
 use ringfence_model::json;
 
-use crate::layout::{DIR_MODE, FILE_MODE};
+use crate::layout::{DIR_MODE, FILE_MODE, Layout};
 
 /// What a probe tries, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -242,8 +242,9 @@ fn expect_child(seen: ChildLock, expected: ChildLock) -> io::Result<Option<Strin
 
 /// Probes the table's directory unless this host has seen it succeed, for this table, since boot.
 ///
-/// Whoever probes also syncs the directory: the maker of the table may have died before the name of
-/// its description was durable.
+/// Whoever probes also gives the table's description its name anew: the maker of the table may have died
+/// before that was durable, or after his sync of it had failed. For the same reason nothing is
+/// remembered of a directory that is not a table yet: one that is empty can be made anew.
 pub fn ensure(world: &World, root: &Path, table: &str) -> Result<(), ProbeError> {
     let fail = |source| ProbeError::Io { dir: root.to_owned(), source };
     let mine = Seen::now(world, root, table).map_err(fail)?;
@@ -252,9 +253,21 @@ pub fn ensure(world: &World, root: &Path, table: &str) -> Result<(), ProbeError>
         return Ok(());
     }
     run(world, root)?.require()?;
-    world.fs.sync_dir(root).map_err(fail)?;
-    remember(world, root, table);
+    if !table.is_empty() {
+        name_again(world, root).map_err(fail)?;
+        remember(world, root, table);
+    }
     Ok(())
+}
+
+/// Writes the description of a table anew, as it is, so that its name is durable whatever failed before.
+fn name_again(world: &World, root: &Path) -> io::Result<()> {
+    let path = Layout::meta(root);
+    let Read::Bytes(bytes) = world.fs.read(&path, usize::MAX)? else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    };
+    let temp = path.with_file_name(format!("table.json.{}.tmp", world.unique()?));
+    steps::durable_replace(&*world.fs, &temp, &path, &bytes, FILE_MODE)
 }
 
 /// Remembers a success. The directory can carry the protocol whether or not that works.

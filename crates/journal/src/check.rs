@@ -17,7 +17,7 @@ use crate::open::remove;
 pub struct Check {
     /// Records that are held.
     pub records: usize,
-    /// A checkpoint or a description that was not finished.
+    /// A checkpoint, an audit log or a description that was not finished.
     pub temporaries: Vec<PathBuf>,
     /// Names that are not ours.
     pub strays: Vec<PathBuf>,
@@ -52,7 +52,8 @@ const OURS: [&str; 10] = [
     "sync.lock",
     "table.json",
 ];
-const TEMPORARIES: [&str; 2] = ["checkpoint.tmp", "table.tmp"];
+const AUDIT_TEMPORARY: &str = "audit.tmp";
+const MAINTENANCE_TEMPORARIES: [&str; 2] = ["checkpoint.tmp", "table.tmp"];
 
 impl JournalEngine {
     /// Looks at every name in the table. Writes nothing.
@@ -64,7 +65,7 @@ impl JournalEngine {
         for name in journal.world.fs.list(root).map_err(fail)? {
             let text = name.name.to_string_lossy();
             let path = root.join(&name.name);
-            if TEMPORARIES.contains(&&*text) {
+            if text == AUDIT_TEMPORARY || MAINTENANCE_TEMPORARIES.contains(&&*text) {
                 check.temporaries.push(path);
             } else if !OURS.contains(&&*text) && text != "lost+found" {
                 check.strays.push(path);
@@ -89,17 +90,14 @@ impl JournalEngine {
     /// are gone.
     pub fn repair(&self, deadline: Deadline) -> Result<Check, Failure> {
         let journal = &self.journal;
-        let held = journal.lock(Which::Maintain, deadline)?;
         let mut removed = Vec::new();
-        for path in TEMPORARIES.map(|name| journal.layout.root().join(name)) {
-            match journal.world.fs.unlink(&path) {
-                Ok(()) => removed.push(path),
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                Err(source) => {
-                    let error = StorageError::new("remove", path.display(), source);
-                    return Err(Failure::Untouched(error));
-                }
-            }
+        // Whoever appends writes its audit log as well.
+        let append = journal.lock(Which::Append, deadline)?;
+        self.clear(AUDIT_TEMPORARY, &mut removed)?;
+        drop(append);
+        let held = journal.lock(Which::Maintain, deadline)?;
+        for name in &MAINTENANCE_TEMPORARIES {
+            self.clear(name, &mut removed)?;
         }
         // Without them every process that opens the table ends an epoch.
         let hints = journal.layout.hints();
@@ -115,6 +113,19 @@ impl JournalEngine {
         drop(held);
         journal.clear_lives().map_err(Failure::Untouched)?;
         Ok(Check { removed, ..self.check().map_err(Failure::Untouched)? })
+    }
+
+    fn clear(&self, name: &str, removed: &mut Vec<PathBuf>) -> Result<(), Failure> {
+        let path = self.journal.layout.root().join(name);
+        match self.journal.world.fs.unlink(&path) {
+            Ok(()) => removed.push(path),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(source) => {
+                let error = StorageError::new("remove", path.display(), source);
+                return Err(Failure::Untouched(error));
+            }
+        }
+        Ok(())
     }
 
     /// A deadline this far from now, for [`Self::repair`].

@@ -69,6 +69,11 @@ impl Layout {
         self.root.join("lives")
     }
 
+    /// The same while it is made anew.
+    pub fn new_lives(&self) -> PathBuf {
+        self.root.join("lives.tmp")
+    }
+
     /// The file of one life.
     pub fn life(&self, id: &str) -> PathBuf {
         self.lives().join(format!("{id}.lock"))
@@ -77,5 +82,10 @@ impl Layout {
     /// One line per force-release.
     pub fn audit(&self) -> PathBuf {
         self.root.join("audit.log")
+    }
+
+    /// The same with one line more, while it is written.
+    pub fn new_audit(&self) -> PathBuf {
+        self.root.join("audit.tmp")
     }
 }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ringfence_engine::{Failure, StorageError};
-use ringfence_env::{FileKind, FileLock, LockMode, World, steps};
+use ringfence_env::{FileKind, FileLock, LockMode, Read, World, steps};
 use ringfence_model::{ShardCount, Ttl};
 use twox_hash::XxHash3_64;
 
@@ -75,10 +75,10 @@ impl JournalEngine {
     pub fn init(world: &World, root: &Path, options: &InitOptions) -> Result<Self, InitError> {
         let root: PathBuf = root.components().collect();
         match world.fs.mkdir(&root, DIR_MODE) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(storage("make", &root, error));
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                renew_root(world, &root).map_err(|source| storage("make", &root, source))?;
             }
-            _ => {}
+            made => made.map_err(|source| storage("make", &root, source))?,
         }
         check_root(world, &root)?;
         let layout = Layout::new(&root);
@@ -87,13 +87,10 @@ impl JournalEngine {
         let sync = |dir: &Path| {
             world.fs.sync_dir(dir).map_err(|source| storage("sync directory", dir, source))
         };
-        if let Some(engine) = existing(world, &layout, options)? {
-            // Its maker may have died before he saw to that.
-            sync(&root)?;
-            sync(parent)?;
-            return Ok(engine);
+        let is_there = existing(world, &layout, options)?.is_some();
+        if !is_there {
+            survey(world, &layout)?;
         }
-        survey(world, &layout)?;
         sync(parent)?;
         let deadline = world.clock.deadline(PATIENCE);
         let path = layout.maintain_lock();
@@ -102,6 +99,9 @@ impl JournalEngine {
             FileLock::acquire(fs, clock, &path, LockMode::Exclusive, Some(FILE_MODE), deadline)
                 .map_err(|error| storage("lock", &path, io::Error::other(error.to_string())))?;
         if let Some(engine) = existing(world, &layout, options)? {
+            // Its maker may have died before its name was durable, or after a sync of it had failed.
+            name_again(world, &layout)
+                .map_err(|source| storage("write", &layout.meta(), source))?;
             return Ok(engine);
         }
         make(world, &layout, options)?;
@@ -230,8 +230,13 @@ fn make(world: &World, layout: &Layout, options: &InitOptions) -> Result<(), Ini
     }
     Locks::open(world, layout).map_err(fail)?;
     match world.fs.mkdir(&layout.lives(), DIR_MODE) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(fail(error)),
-        _ => {}
+        // Another maker's sync of its name may have failed.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let temp = layout.new_lives();
+            remove_dir(world, &temp).map_err(fail)?;
+            steps::renew_empty_dir(&*world.fs, &temp, &layout.lives(), DIR_MODE).map_err(fail)?;
+        }
+        made => made.map_err(fail)?,
     }
     // Its sync of the directory covers every name but that of the description.
     let chain = world.entropy.nonce().map_err(fail)?;
@@ -256,6 +261,37 @@ fn make(world: &World, layout: &Layout, options: &InitOptions) -> Result<(), Ini
     done.map_err(fail)
 }
 
+/// Writes the description anew, as it is: after a failed sync of its name, one that succeeds proves
+/// nothing. The maintain lock is held.
+fn name_again(world: &World, layout: &Layout) -> io::Result<()> {
+    let (path, temp) = (layout.meta(), layout.meta().with_extension("tmp"));
+    let Read::Bytes(bytes) = world.fs.read(&path, usize::MAX)? else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    };
+    remove(world, &temp)?;
+    steps::durable_replace(&*world.fs, &temp, &path, &bytes, FILE_MODE)
+}
+
+/// A root that is empty and looks like one of ours may be what a maker left who could not make its name
+/// durable: a new one is put in its place.
+fn renew_root(world: &World, root: &Path) -> io::Result<()> {
+    let stat = world.fs.stat(root)?;
+    let is_ours = stat.kind == FileKind::Dir && stat.mode == DIR_MODE && stat.uid == world.host.uid;
+    if is_ours && world.fs.list(root)?.is_empty() {
+        let name = root.file_name().unwrap_or_default().to_string_lossy();
+        let temp = root.with_file_name(format!("{name}.{}.tmp", world.unique()?));
+        steps::renew_empty_dir(&*world.fs, &temp, root, DIR_MODE)?;
+    }
+    Ok(())
+}
+
+fn remove_dir(world: &World, path: &Path) -> io::Result<()> {
+    match world.fs.rmdir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
 pub(crate) fn remove(world: &World, path: &Path) -> io::Result<()> {
     match world.fs.unlink(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -265,8 +301,9 @@ pub(crate) fn remove(world: &World, path: &Path) -> io::Result<()> {
 
 /// A directory that is to become a table is empty, or was on its way to become one.
 fn survey(world: &World, layout: &Layout) -> Result<(), InitError> {
-    const OURS: [&str; 11] = [
+    const OURS: [&str; 12] = [
         "lives",
+        "lives.tmp",
         "journal.0",
         "journal.1",
         "hints",

@@ -234,7 +234,7 @@ impl Disk {
         Arc::make_mut(self.words.get_mut(&ino)?).get_mut(index)
     }
 
-    /// Renames a file. Across directories the two names survive a power cut each by itself.
+    /// Renames a file, or a directory over an empty one. Across directories the two names survive a power cut each by itself.
     pub fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
         let (from_dir, from_name) = self.parent(from)?;
         let (to_dir, to_name) = self.parent(to)?;
@@ -243,8 +243,12 @@ impl Disk {
             if over == ino {
                 return Ok(());
             }
-            if matches!(self.inode(over).body, Body::Dir(_)) {
-                return errno(EISDIR);
+            match (&self.inode(ino).body, &self.inode(over).body) {
+                (Body::Dir(_), Body::Dir(names)) if names.now.is_empty() => {}
+                (Body::Dir(_), Body::Dir(_)) => return errno(ENOTEMPTY),
+                (_, Body::Dir(_)) => return errno(EISDIR),
+                (Body::Dir(_), Body::File(_)) => return errno(ENOTDIR),
+                (Body::File(_), Body::File(_)) => {}
             }
         }
         let (from_name, to_name) = (from_name.to_owned(), to_name.to_owned());

@@ -50,6 +50,9 @@ struct Explorer<'a> {
     report: Report,
     /// Whether a sync failed: what it should have covered may be dropped later.
     may_drop: bool,
+    /// What one failed sync should have covered is lost to every later one: whoever comes next must not
+    /// build on it.
+    lost: bool,
     /// Disks that were looked at, by what was expected of them.
     seen: BTreeSet<DiskKey>,
     /// The same, for disks that a kill left.
@@ -67,6 +70,7 @@ pub fn explore(case: Case, setup: Setup, limits: Limits) -> Report {
         ready: &ready,
         report: Report::default(),
         may_drop: false,
+        lost: false,
         seen: BTreeSet::new(),
         killed: BTreeSet::new(),
         rng: Rng::new(11),
@@ -89,8 +93,9 @@ pub fn explore(case: Case, setup: Setup, limits: Limits) -> Report {
         }
     }
     if failures == Failures::All {
-        for (number, _) in (1..).zip(&calls) {
+        for (number, call) in (1..).zip(&calls) {
             for late in [false, true] {
+                explorer.lost = late && call.starts_with("Sync");
                 let label = format!("call {number} fails{} > ", if late { " late" } else { "" });
                 explorer.one_run(&label, Chaos::fail_one(number, late, 5));
                 let label =
@@ -126,6 +131,7 @@ impl Explorer<'_> {
         let history = History::default();
         let struck = label.is_empty();
         self.may_drop = !struck && chaos.short_call.is_none();
+        let lost = std::mem::take(&mut self.lost);
         machine.set_chaos(chaos);
         machine.start_recording();
         let fate = self.case.act(self.setup, self.ready, &machine, engine.as_deref(), &history);
@@ -160,7 +166,7 @@ impl Explorer<'_> {
                 self.meddle(&at, &machine, point, &expected);
             }
             self.cut(&at, &machine, &point.disk, &expected, true);
-            if index < last && (struck || self.has_memory()) {
+            if (index < last || lost) && (struck || lost || self.has_memory()) {
                 self.kill_and_retry(&at, &machine, point, &history, false);
             }
             if index < last && self.has_memory() {

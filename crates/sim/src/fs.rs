@@ -260,10 +260,7 @@ impl WriteFile for SimFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        let mut turn = self.machine.enter(self.proc, Call::SyncFile, &self.path)?;
-        if is_slot(&self.path) {
-            turn.core.watch.syncs(self.proc, self.ino);
-        }
+        let turn = self.machine.enter(self.proc, Call::SyncFile, &self.path)?;
         sync(turn, self.proc, self.ino)
     }
 

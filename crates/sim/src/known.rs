@@ -14,16 +14,7 @@ pub struct Known {
 }
 
 /// Every known defect.
-pub const KNOWN: &[Known] = &[
-    Known {
-        name: "journal: init acknowledges a table in a directory of which a sync failed before",
-        signs: &["Init: call", " late ", "not a table"],
-    },
-    Known {
-        name: "journal: an audit line behind one whose sync failed and whose writer died does not read",
-        signs: &[" late ", "SetLen table/audit.log > kill", "no readable audit line"],
-    },
-];
+pub const KNOWN: &[Known] = &[];
 
 /// Put at the end of what is wrong with an order, where a recovery synced what a failed sync had
 /// covered.

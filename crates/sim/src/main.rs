@@ -1,7 +1,7 @@
 //! `ringfence-sim`: crash points, random runs, planted bugs; every line of it can be replayed.
 //!
 //! ```text
-//! ringfence-sim --exhaustive [--quick] [--mode record|group|journal] [--act NAME]
+//! ringfence-sim --exhaustive [--quick [--failures]] [--mode record|group|journal] [--act NAME]
 //! ringfence-sim --random RUNS [--from SEED] [--mode ..]
 //! ringfence-sim --seed SEED [--log] [--mode ..]
 //! ringfence-sim --canaries
@@ -18,7 +18,7 @@ use ringfence_env::{Clock as _, Entropy as _, SystemClock, SystemEntropy};
 use ringfence_sim::canary;
 use ringfence_sim::case::{Act, Case, Shape};
 use ringfence_sim::coverage::Coverage;
-use ringfence_sim::exhaustive::{Limits, Report, explore};
+use ringfence_sim::exhaustive::{Failures, Limits, Report, explore};
 use ringfence_sim::known;
 use ringfence_sim::random::{Plan, run, run_logged};
 use ringfence_sim::setup::Kept;
@@ -29,6 +29,7 @@ struct Asked {
     what: What,
     modes: Vec<Kept>,
     quick: bool,
+    failures: bool,
     log: bool,
     from: Option<u64>,
     act: Option<String>,
@@ -42,12 +43,12 @@ enum What {
     Canaries,
 }
 
-const USAGE: &str = "usage: ringfence-sim --exhaustive [--quick] [--act NAME] | --random RUNS \
-                     [--from SEED] | --seed SEED [--log] | --canaries   [--mode record|group|journal]";
+const USAGE: &str = "usage: ringfence-sim --exhaustive [--quick [--failures]] [--act NAME] | \
+                     --random RUNS [--from SEED] | --seed SEED [--log] | --canaries   [--mode record|group|journal]";
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Asked, String> {
     let (mut what, mut modes) = (None, Kept::ALL.to_vec());
-    let (mut quick, mut log, mut from, mut act) = (false, false, None, None);
+    let (mut quick, mut failures, mut log, mut from, mut act) = (false, false, false, None, None);
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or(format!("{arg} needs a value"));
         let number = |text: String| text.parse::<u64>().map_err(|_| format!("{text} is no number"));
@@ -59,6 +60,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Asked, String> {
             "--from" => from = Some(number(value()?)?),
             "--act" => act = Some(value()?),
             "--quick" => quick = true,
+            "--failures" => failures = true,
             "--log" => log = true,
             "--mode" => {
                 modes = match value()?.as_str() {
@@ -72,7 +74,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Asked, String> {
         }
     }
     let what = what.ok_or("say what to do")?;
-    Ok(Asked { what, modes, quick, log, from, act })
+    Ok(Asked { what, modes, quick, failures, log, from, act })
 }
 
 fn main() -> ExitCode {
@@ -141,7 +143,13 @@ fn exhaustive(asked: &Asked) -> bool {
             }
             for shape in shapes(act, mode, asked.quick) {
                 let began = SystemClock.monotonic();
-                let limits = if asked.quick { Limits::quick_of(mode, act) } else { Limits::full() };
+                let limits = match (asked.quick, asked.failures) {
+                    (true, true) => {
+                        Limits { failures: Failures::All, ..Limits::quick_of(mode, act) }
+                    }
+                    (true, false) => Limits::quick_of(mode, act),
+                    (false, _) => Limits::full(),
+                };
                 let case = Case { act, shape };
                 let report = explore(case, mode.setup(), limits);
                 row(mode, &case.to_string(), &report, since(began));

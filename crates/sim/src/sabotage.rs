@@ -37,6 +37,8 @@ struct Memory {
     locks: Vec<std::sync::Weak<dyn LockFd>>,
     /// Somebody else's intent is being finished.
     recovering: bool,
+    /// Slots that this process has open and has not written into.
+    found: Vec<PathBuf>,
     /// An intent of this process stands.
     intends: bool,
     /// Directories whose sync comes after the retirement.
@@ -341,7 +343,9 @@ impl Fs for SabotagedFs {
             Sabotage::RestoreSync => self.has_failed(),
             Sabotage::IntentDirSync => is_intent(dir),
             Sabotage::RecoverySync => is_shard(dir) && self.is_recovering(),
-            Sabotage::AuditDirSync => self.with(|memory| starts(&memory.opened, "audit")),
+            Sabotage::AuditDirSync => {
+                dir == root() && self.with(|memory| starts(&memory.opened, "audit"))
+            }
             Sabotage::ParentSync => Some(dir) == root().parent(),
             Sabotage::CheckpointDirSync => {
                 dir == root() && self.with(|memory| memory.journal.has_checkpoint)

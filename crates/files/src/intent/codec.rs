@@ -143,6 +143,15 @@ impl Intent {
         rest.is_empty().then_some(Self { table, nonce, kind, token, members })
     }
 
+    /// The intent of going back: what it decides is the state before this one.
+    pub(super) fn turned(&self) -> Self {
+        let mut turned = self.clone();
+        for member in &mut turned.members {
+            std::mem::swap(&mut member.before, &mut member.after);
+        }
+        turned
+    }
+
     /// A whole slot: header, no abort mark, body.
     pub(super) fn to_slot(&self) -> Vec<u8> {
         let body = self.encode();

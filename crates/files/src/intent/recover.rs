@@ -13,7 +13,7 @@ use ringfence_env::{Deadline, World};
 use ringfence_model::{Audit, Entry, Fence, Key, Record, Timestamp, json};
 
 use super::codec::{Image, Member, Standing};
-use super::slot::{SlotFile, StandingIntent, read_slot, standing_intents};
+use super::slot::{ActiveIntent, SlotFile, StandingIntent, read_slot, standing_intents};
 use crate::batch::{Barriers, DirectorySyncBatch};
 use crate::layout::{Layout, RecordPaths};
 use crate::locks;
@@ -108,14 +108,17 @@ fn finish(
         // Written once more, so that no failure to write it back goes unnoticed.
         return slot.retire(&found.head).map_err(Failure::Untouched);
     }
-    // Its writer may have died before its sync. What recovery does must not be undone by a power cut
-    // that takes the decision away.
-    slot.sync().map_err(Failure::Untouched)?;
     let paths: Vec<RecordPaths> =
         found.intent.members.iter().map(|member| layout.record(member.key)).collect();
     let _locks = locks::lock_all(world, layout, &paths, deadline)?;
+    // I7. Its writer may have died before its sync, or of a sync that failed. What is done now must not
+    // be undone by a power cut that takes the decision away.
+    let again = ActiveIntent::write_again(world, layout, &found).map_err(Failure::Untouched)?;
+    // From here on the decision is the copy's. Were the first one retired last, each try that fails to
+    // settle would leave one more of them.
+    let retired = slot.retire(&found.head);
     let left = settle(world, &found, &paths).map_err(Failure::Untouched)?;
-    slot.retire(&found.head).map_err(Failure::Untouched)?;
+    again.retire().and(retired).map_err(Failure::Untouched)?;
     match found.standing {
         Standing::Committed => recovered.redone += 1,
         Standing::Aborting => recovered.undone += 1,

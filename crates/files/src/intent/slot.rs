@@ -26,11 +26,12 @@ impl Drop for SlotFile {
 }
 
 impl SlotFile {
-    /// Takes the lock of a slot that exists; `None` if somebody holds it.
+    /// Takes the lock of a slot, which is made if it is not there; `None` if somebody holds it, or has
+    /// just put another file in its place.
     pub(crate) fn take(world: &World, path: &Path) -> Result<Option<Self>, StorageError> {
         let fail = |source| StorageError::new("lock", path.display(), source);
         let lock = world.fs.open_lock(path, true, FILE_MODE).map_err(fail)?;
-        if !lock.try_lock(LockMode::Exclusive).map_err(fail)? {
+        if !lock.try_lock(LockMode::Exclusive).map_err(fail)? || lock.is_unlinked().map_err(fail)? {
             return Ok(None);
         }
         let fail = |source| StorageError::new("open", path.display(), source);
@@ -47,13 +48,7 @@ impl SlotFile {
         let Some(slot) = Self::take(world, path)? else { return Ok(None) };
         let fail = |source| StorageError::new("read", path.display(), source);
         if slot.file.stat().map_err(fail)?.len == 0 {
-            // Perhaps just made: its name must be durable before it can hold a decision.
-            let dir = layout.intents();
-            world
-                .fs
-                .sync_dir(&dir)
-                .map_err(|source| StorageError::new("sync directory", dir.display(), source))?;
-            return Ok(Some(slot));
+            return slot.named_durably(world, layout).map(Some);
         }
         let mut slot = slot;
         match read_slot(world, path)? {
@@ -66,6 +61,38 @@ impl SlotFile {
             // A dead writer's intent: whoever meets its members finishes it.
             Some(_) => Ok(None),
         }
+    }
+
+    /// Puts a new file in the place of a slot that never held anything, under a name that is durable.
+    ///
+    /// Nobody can tell of an empty slot whether it was just made, or whether the sync of its name has
+    /// failed for somebody else; then one more sync of the same name would prove nothing.
+    fn named_durably(self, world: &World, layout: &Layout) -> Result<Self, StorageError> {
+        let fail = |source| StorageError::new("make", self.path.display(), source);
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        let temp =
+            self.path.with_file_name(format!("{name}.{}.tmp", world.unique().map_err(fail)?));
+        // Locked before anybody can see it under the name that counts.
+        let lock = world.fs.open_lock(&temp, true, FILE_MODE).map_err(fail)?;
+        let taken = lock.try_lock(LockMode::Exclusive).and_then(|taken| {
+            let file = world.fs.open_write(&temp, OpenWrite::Overwrite, FILE_MODE)?;
+            if !taken {
+                return Err(io::Error::other("a new file is locked by somebody else"));
+            }
+            world.fs.rename(&temp, &self.path)?;
+            Ok(file)
+        });
+        let file = taken.map_err(|source| {
+            let _ = world.fs.unlink(&temp);
+            fail(source)
+        })?;
+        let made = Self { path: self.path.clone(), file, lock };
+        let dir = layout.intents();
+        world
+            .fs
+            .sync_dir(&dir)
+            .map_err(|source| StorageError::new("sync directory", dir.display(), source))?;
+        Ok(made)
     }
 
     /// Takes the first slot that is free; makes one if all are in use. The caller knows that those
@@ -99,20 +126,22 @@ impl SlotFile {
         shown.is_err() || shown.is_ok_and(|head| head.map(|head| head.digest) == ours)
     }
 
-    /// Makes what the slot shows durable.
-    pub(crate) fn sync(&self) -> Result<(), StorageError> {
-        self.file
-            .sync_data()
-            .map_err(|source| StorageError::new("sync the intent in", self.path.display(), source))
+    /// Retires the slot's intent, durably, and frees the slot. On failure it stands again, as it did.
+    pub(crate) fn retire(&mut self, head: &[u8]) -> Result<(), StorageError> {
+        self.retire_for_good(head).inspect_err(|_| {
+            // I3: it may still be valid on the medium, so it must not look retired to anybody.
+            let again = head.get(..HEAD_BYTES / 2).unwrap_or(head);
+            let _ = steps::write_all_at(&mut *self.file, again, 0);
+        })
     }
 
-    /// Retires the slot's intent, durably, and frees the slot. On failure it stands again, as it did.
+    /// The same; on failure it says all the same that it is retired.
     ///
     /// In two steps. Were the slot free from the first write on, a writer that died before its sync
     /// would leave a retirement that everybody sees and a power cut takes back, over whatever was
     /// acknowledged since. So it says that it is retired, and over which records, until that is
     /// durable; whoever meets one of them before sees to it first (I3).
-    pub(crate) fn retire(&mut self, head: &[u8]) -> Result<(), StorageError> {
+    fn retire_for_good(&mut self, head: &[u8]) -> Result<(), StorageError> {
         let done = steps::write_all_at(&mut *self.file, &retired(head), 0)
             .and_then(|()| self.file.sync_data());
         if done.is_ok() {
@@ -120,9 +149,6 @@ impl SlotFile {
             let _ = steps::write_all_at(&mut *self.file, &[0; HEAD_BYTES / 2], 0);
         }
         done.map_err(|source| {
-            // I3: it may still be valid on the medium, so it must not look retired to anybody.
-            let again = head.get(..HEAD_BYTES / 2).unwrap_or(head);
-            let _ = steps::write_all_at(&mut *self.file, again, 0);
             StorageError::new("retire the intent in", self.path.display(), source)
         })
     }
@@ -136,8 +162,11 @@ enum Unwritten {
     Perhaps(io::Error),
 }
 
+/// How an intent is taken back that may have been written: by its head.
+type Undo = fn(&mut SlotFile, &[u8]) -> Result<(), StorageError>;
+
 /// Whether there was no room.
-fn is_full(error: &StorageError) -> bool {
+pub(crate) fn is_full(error: &StorageError) -> bool {
     matches!(error.source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
@@ -176,17 +205,45 @@ impl ActiveIntent {
         from: usize,
     ) -> Result<Self, (StorageError, bool)> {
         let from = u16::try_from(from).unwrap_or(0);
+        Self::write_bytes(world, layout, &intent.to_slot(), from, SlotFile::retire)
+    }
+
+    /// Writes the intent of a dead writer anew, durably: what was found is in the cache, and whether
+    /// its bytes have reached the medium was told to the dead writer alone.
+    ///
+    /// The caller holds the slot in which it was found, and it stands there. So on failure nothing is
+    /// changed, and the copy is not one that others would finish.
+    pub(crate) fn write_again(
+        world: &World,
+        layout: &Layout,
+        found: &StandingIntent,
+    ) -> Result<Self, StorageError> {
+        let intent = match found.standing {
+            Standing::Aborting => found.intent.turned(),
+            Standing::Committed | Standing::Retired => found.intent.clone(),
+        };
         let bytes = intent.to_slot();
+        Self::write_bytes(world, layout, &bytes, 0, SlotFile::retire_for_good)
+            .map_err(|(error, _)| error)
+    }
+
+    fn write_bytes(
+        world: &World,
+        layout: &Layout,
+        bytes: &[u8],
+        from: u16,
+        undo: Undo,
+    ) -> Result<Self, (StorageError, bool)> {
         let slot = SlotFile::take_free(world, layout, from).map_err(|error| (error, true))?;
         let tried = slot.path.clone();
-        let mut failed = match Self::write_in(slot, world, &bytes) {
+        let mut failed = match Self::write_in(slot, world, bytes, undo) {
             Err((error, true)) if is_full(&error) => error,
             ended => return ended,
         };
         for path in others_longest_first(world, layout, &tried).unwrap_or_default() {
             let slot = SlotFile::take_if_free(world, layout, &path);
             let Some(slot) = slot.map_err(|error| (error, true))? else { continue };
-            match Self::write_in(slot, world, &bytes) {
+            match Self::write_in(slot, world, bytes, undo) {
                 Err((error, true)) if is_full(&error) => failed = error,
                 ended => return ended,
             }
@@ -198,6 +255,7 @@ impl ActiveIntent {
         mut slot: SlotFile,
         world: &World,
         bytes: &[u8],
+        undo: Undo,
     ) -> Result<Self, (StorageError, bool)> {
         let head = bytes.get(..HEAD_BYTES).unwrap_or_default().to_vec();
         let ended = slot.put(world, bytes);
@@ -208,7 +266,7 @@ impl ActiveIntent {
             Err(Unwritten::Perhaps(source)) => {
                 let error = fail(source);
                 // It may have become durable all the same; no record has changed yet.
-                let undecided = slot.retire(&head).is_ok();
+                let undecided = undo(&mut slot, &head).is_ok();
                 Err((error, undecided))
             }
         }

@@ -126,6 +126,12 @@ pub(super) const CANARIES: &[Canary] = &[
         Crash(Act::Claim, 2, 1),
     ),
     below(
+        "recovery believes its own sync of an intent that it found",
+        Group,
+        S::FoundIntentBelieved,
+        Failure(Act::Claim, 2, 1),
+    ),
+    below(
         "recovery overwrites what is neither image",
         Group,
         S::RecoversAnything,

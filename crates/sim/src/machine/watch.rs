@@ -1,7 +1,8 @@
 //! What the host can see of intents: which stand, whose they are, who finishes them.
 //!
-//! It knows the files engine only by the names and first bytes of its slots. A process that holds a
-//! slot's lock and syncs the slot before it has written into it is finishing somebody else's intent.
+//! It knows the files engine only by the names and first bytes of its slots. A process that writes an
+//! intent while it holds the lock of another slot, in which one stands that it has not written, is
+//! finishing that one: it has written it anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -116,6 +117,9 @@ impl Watch {
             self.standing.remove(&ino);
             return;
         }
+        if !self.standing.contains_key(&ino) {
+            self.begins(proc);
+        }
         let known = self.standing.get(&ino).copied();
         let aborted = aborted(bytes);
         if known.is_some_and(|known| !known.aborted) && aborted {
@@ -152,10 +156,13 @@ impl Watch {
         }
     }
 
-    /// A slot is being synced.
-    pub(crate) fn syncs(&mut self, proc: usize, ino: Ino) {
-        let fresh = self.held.get(&ino).is_some_and(|held| held.proc == proc && !held.wrote);
-        let Some(standing) = self.standing.get(&ino).copied().filter(|_| fresh) else { return };
+    /// A process writes an intent; perhaps that of another one, anew.
+    fn begins(&mut self, proc: usize) {
+        let found = self.held.iter().find_map(|(ino, held)| {
+            let standing = self.standing.get(ino).filter(|_| held.proc == proc && !held.wrote)?;
+            Some((*ino, *standing))
+        });
+        let Some((ino, standing)) = found else { return };
         self.note(Event::Recovery);
         if standing.aborted {
             self.note(Event::RecoveryOfAbort);

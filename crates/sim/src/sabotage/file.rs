@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use ringfence_env::{Identity, Stat, WriteFile};
+use ringfence_env::{Identity, OpenWrite, Stat, WriteFile};
 
 use super::{Sabotage, SabotagedFs, is_intent, is_record_temp, starts};
 
@@ -14,14 +14,19 @@ pub(super) struct SabotagedFile {
     fs: SabotagedFs,
     path: PathBuf,
     last: Mark,
-    /// Nothing was written through it yet: a slot that is synced like this is being recovered.
+    /// Nothing was written through it yet.
     fresh: bool,
+    /// What is written here goes to the slot in which it was found.
+    instead: Option<Box<dyn WriteFile>>,
 }
 
 impl Drop for SabotagedFile {
     fn drop(&mut self) {
         if is_intent(&self.path) {
-            self.fs.with(|memory| memory.recovering = false);
+            self.fs.with(|memory| {
+                memory.recovering = false;
+                memory.found.retain(|found| *found != self.path);
+            });
         }
     }
 }
@@ -37,7 +42,24 @@ enum Mark {
 
 impl SabotagedFile {
     pub(super) fn new(inner: Box<dyn WriteFile>, fs: SabotagedFs, path: PathBuf) -> Self {
-        Self { inner, fs, path, last: Mark::Intent, fresh: true }
+        if is_intent(&path) {
+            fs.with(|memory| memory.found.push(path.clone()));
+        }
+        Self { inner, fs, path, last: Mark::Intent, fresh: true, instead: None }
+    }
+
+    /// Notes that an intent is written while another slot was only looked at: it is the one that stands
+    /// there, and is being finished.
+    fn begins(&mut self) -> io::Result<()> {
+        let found = self.fs.with(|memory| {
+            memory.found.retain(|found| *found != self.path);
+            memory.recovering |= !memory.found.is_empty();
+            memory.found.last().cloned()
+        });
+        if let Some(found) = found.filter(|_| self.fs.kind == Sabotage::FoundIntentBelieved) {
+            self.instead = Some(self.fs.inner.open_write(&found, OpenWrite::Overwrite, 0o600)?);
+        }
+        Ok(())
     }
 
     fn drops_sync(&self) -> bool {
@@ -51,7 +73,9 @@ impl SabotagedFile {
             Sabotage::IntentFileSync => {
                 is_intent(&self.path) && self.last == Mark::Intent && !self.fresh
             }
-            Sabotage::FoundIntentSync => is_intent(&self.path) && self.fresh,
+            Sabotage::FoundIntentSync => {
+                is_intent(&self.path) && self.last == Mark::Intent && self.fs.is_recovering()
+            }
             Sabotage::RecoverySync => !is_intent(&self.path) && self.fs.is_recovering(),
             Sabotage::RetirementSync => self.last == Mark::Retirement,
             Sabotage::AbortSync => self.last == Mark::Abort,
@@ -74,7 +98,26 @@ impl WriteFile for SabotagedFile {
             512 => Mark::Abort,
             _ => Mark::Intent,
         };
-        self.fresh = false;
+        if std::mem::take(&mut self.fresh) && is_intent(&self.path) {
+            match self.last {
+                Mark::Intent => self.begins()?,
+                _ => self.fs.with(|memory| memory.found.retain(|found| *found != self.path)),
+            }
+        }
+        if let Some(found) = &mut self.instead {
+            // It stands there already; only what comes after it is new.
+            return if self.last == Mark::Intent {
+                Ok(bytes.len())
+            } else {
+                found.write_at(bytes, offset)
+            };
+        }
+        let early = matches!(self.last, Mark::Retirement | Mark::Freed)
+            && self.fs.kind == Sabotage::FoundIntentBelieved
+            && self.fs.is_recovering();
+        if early && is_intent(&self.path) {
+            return Ok(bytes.len());
+        }
         if self.fs.kind == Sabotage::IntentAfterRename
             && is_intent(&self.path)
             && self.last == Mark::Intent
@@ -101,10 +144,10 @@ impl WriteFile for SabotagedFile {
     fn sync(&self) -> io::Result<()> {
         if is_intent(&self.path) {
             let intends = !self.fresh && self.last == Mark::Intent;
-            self.fs.with(|memory| {
-                memory.recovering |= self.fresh;
-                memory.intends |= intends;
-            });
+            self.fs.with(|memory| memory.intends |= intends);
+        }
+        if let Some(found) = &self.instead {
+            return found.sync();
         }
         if self.drops_sync() {
             return Ok(());

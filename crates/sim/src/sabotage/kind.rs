@@ -59,8 +59,10 @@ pub enum Sabotage {
     IntentAfterRename,
     /// An intent is retired before its records are durable.
     RetiredEarly,
-    /// Recovery acts on an intent without having synced it.
+    /// Recovery writes an intent anew, and acts on it without having synced it.
     FoundIntentSync,
+    /// Recovery syncs the slot in which it found an intent, and believes that.
+    FoundIntentBelieved,
     /// Recovery syncs nothing that it changed.
     RecoverySync,
     /// The lock of a slot excludes nobody: two may finish one intent at once.
