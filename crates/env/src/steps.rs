@@ -208,3 +208,56 @@ pub fn sync_together(files: &[Box<dyn WriteFile>], width: usize) -> Vec<io::Resu
 fn parent(path: &Path) -> io::Result<&Path> {
     path.parent().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no parent directory"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RealFs;
+    use crate::fault::{Call, Effect, FaultFs, When};
+    use std::sync::Arc;
+
+    fn text(path: &Path) -> String {
+        std::fs::read_to_string(path).unwrap()
+    }
+
+    #[test]
+    fn a_line_is_added_by_replacing_the_log_and_continues_nothing_that_was_cut_short() {
+        let dir = tempfile::tempdir().unwrap();
+        let (log, temp) = (dir.path().join("log"), dir.path().join("log.tmp"));
+        let add = |line: &str| durable_line(&RealFs, &temp, &log, line, 0o600);
+        assert_eq!(add("one").unwrap(), 0);
+        std::fs::write(&log, "one\ntw").unwrap();
+        assert_eq!(add("three").unwrap(), 6);
+        assert_eq!(add("four").unwrap(), 13);
+        assert_eq!(text(&log), "one\ntw\nthree\nfour\n");
+        let fs = FaultFs::new(Arc::new(RealFs));
+        for (nth, stays) in [(Call::Write, false), (Call::SyncFile, false), (Call::SyncDir, true)] {
+            let before = text(&log);
+            fs.arm(When::NthOf(nth, 1), Effect::Errno(5));
+            durable_line(&fs, &temp, &log, "five", 0o600).unwrap_err();
+            fs.disarm();
+            assert_eq!(text(&log) != before, stays, "{nth:?}");
+            assert!(!temp.exists());
+        }
+    }
+
+    #[test]
+    fn an_empty_directory_gets_a_new_name_and_one_that_holds_something_stays() {
+        use std::os::unix::fs::MetadataExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let (place, temp) = (dir.path().join("place"), dir.path().join("place.tmp"));
+        std::fs::create_dir(&place).unwrap();
+        // Keeps its number from being given to the new one.
+        let old = std::fs::File::open(&place).unwrap().metadata().unwrap().ino();
+        assert!(renew_empty_dir(&RealFs, &temp, &place, 0o700).unwrap());
+        let new = std::fs::metadata(&place).unwrap().ino();
+        assert_ne!(new, old);
+        std::fs::write(place.join("x"), "x").unwrap();
+        assert!(!renew_empty_dir(&RealFs, &temp, &place, 0o700).unwrap());
+        assert_eq!(std::fs::metadata(&place).unwrap().ino(), new);
+        let fs = FaultFs::new(Arc::new(RealFs));
+        fs.arm(When::NthOf(Call::Rename, 1), Effect::Errno(5));
+        renew_empty_dir(&fs, &temp, &place, 0o700).unwrap_err();
+        assert!(!temp.exists() && place.join("x").exists());
+    }
+}

@@ -106,12 +106,11 @@ const CLOSE_PAUSE: Duration = Duration::from_millis(2);
 
 /// Probes a directory. Leaves nothing behind, also when it fails.
 pub fn run(world: &World, dir: &Path) -> Result<Probe, ProbeError> {
-    let fail = |source| ProbeError::Io { dir: dir.to_owned(), source };
+    let fail = |source| ProbeError::of(dir, source);
     let mount = world.fs.mount_type(dir).map_err(fail)?;
     let place = dir.join(format!(".probe-{}.tmp", world.unique().map_err(fail)?));
     world.fs.mkdir(&place, DIR_MODE).map_err(fail)?;
-    let mut steps = try_all(world, &place);
-    steps.insert(ProbeStep::CrossHostExclusion, cross_host(&mount));
+    let steps = try_all(world, &place);
     let clear = || {
         for name in ["lock", "staged", "file"] {
             let _ = world.fs.unlink(&place.join(name));
@@ -119,7 +118,10 @@ pub fn run(world: &World, dir: &Path) -> Result<Probe, ProbeError> {
         world.fs.rmdir(&place)
     };
     // Once more, so that one failed call leaves nothing.
-    clear().or_else(|_| clear()).map_err(fail)?;
+    let cleared = clear().or_else(|_| clear());
+    let mut steps = steps.map_err(fail)?;
+    cleared.map_err(fail)?;
+    steps.insert(ProbeStep::CrossHostExclusion, cross_host(&mount));
     Ok(Probe { dir: dir.to_owned(), mount, steps })
 }
 
@@ -142,8 +144,9 @@ pub fn is_place(path: &Path) -> bool {
     name.strip_prefix(".probe-").is_some_and(|rest| rest.strip_suffix(".tmp").is_some())
 }
 
-/// Tries the steps until one fails; the rest stays unverified.
-fn try_all(world: &World, place: &Path) -> BTreeMap<ProbeStep, Verdict> {
+/// Tries the steps until one fails; the rest stays unverified. Where there is no room to try one, that
+/// says nothing about the directory, and is an error.
+fn try_all(world: &World, place: &Path) -> io::Result<BTreeMap<ProbeStep, Verdict>> {
     use ProbeStep as S;
     let all = [
         S::LockAnswers,
@@ -160,6 +163,7 @@ fn try_all(world: &World, place: &Path) -> BTreeMap<ProbeStep, Verdict> {
         let verdict = match try_one(world, place, step) {
             Ok(None) => Verdict::Works,
             Ok(Some(why)) => Verdict::Failed(why),
+            Err(error) if is_full(&error) => return Err(error),
             Err(error) => Verdict::Failed(error.to_string()),
         };
         let goes_on = verdict == Verdict::Works;
@@ -168,7 +172,12 @@ fn try_all(world: &World, place: &Path) -> BTreeMap<ProbeStep, Verdict> {
             break;
         }
     }
-    steps
+    Ok(steps)
+}
+
+/// Whether there was no room.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// `Some` says what is wrong with a call that did not fail by itself.
@@ -246,7 +255,7 @@ fn expect_child(seen: ChildLock, expected: ChildLock) -> io::Result<Option<Strin
 /// before that was durable, or after his sync of it had failed. For the same reason nothing is
 /// remembered of a directory that is not a table yet: one that is empty can be made anew.
 pub fn ensure(world: &World, root: &Path, table: &str) -> Result<(), ProbeError> {
-    let fail = |source| ProbeError::Io { dir: root.to_owned(), source };
+    let fail = |source| ProbeError::of(root, source);
     let mine = Seen::now(world, root, table).map_err(fail)?;
     let cache = root.join("probe.json");
     if mine.is_some() && read_cache(world, &cache).get(&*world.host.name) == mine.as_ref() {
@@ -361,6 +370,19 @@ pub enum ProbeError {
         /// Why.
         why: String,
     },
+    /// There is no room to try the directory; nothing is wrong with it or the table.
+    #[error(
+        "{} is full ({source}), and its first opening since this host started tries it with a few small \
+         files: make room for {ROOM_KIB} KiB and five files there, or raise the quota, and try again; \
+         leases are as they were",
+        dir.display()
+    )]
+    Full {
+        /// The directory.
+        dir: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// The operating system refused.
     #[error("cannot probe {}", dir.display())]
     Io {
@@ -370,6 +392,17 @@ pub enum ProbeError {
         source: io::Error,
     },
 }
+
+impl ProbeError {
+    fn of(dir: &Path, source: io::Error) -> Self {
+        let dir = dir.to_owned();
+        if is_full(&source) { Self::Full { dir, source } } else { Self::Io { dir, source } }
+    }
+}
+
+/// What a probe needs on a file system with blocks of 4 KiB: two directories' worth of names, two files
+/// beside each other, and the table's description and what is remembered, each beside its successor.
+const ROOM_KIB: u32 = 32;
 
 #[cfg(test)]
 mod tests {

@@ -61,6 +61,7 @@ pub mod open;
 mod queue;
 pub mod recover;
 pub mod replica;
+pub mod room;
 pub mod segment;
 
 pub use engine::JournalEngine;

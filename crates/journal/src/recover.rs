@@ -158,7 +158,7 @@ impl Journal {
     ) -> Result<(), StorageError> {
         let (fs, layout) = (&*self.world.fs, &self.layout);
         checkpoint::write(fs, layout, self.table, head, records)
-            .map_err(|error| self.read_error(error.into()))?;
+            .map_err(|error| self.not_written(error))?;
         self.hints.set_named(head);
         Ok(())
     }

@@ -9,6 +9,7 @@ use ringfence_model::Key;
 
 use super::codec::{ABORT_AT, BODY_AT, HEAD_BYTES, Head, Intent, Standing, abort_mark, retired};
 use crate::layout::{FILE_MODE, Layout};
+use crate::probe;
 
 /// A slot whose lock this process holds.
 #[derive(Debug)]
@@ -75,12 +76,11 @@ impl SlotFile {
         // Locked before anybody can see it under the name that counts.
         let lock = world.fs.open_lock(&temp, true, FILE_MODE).map_err(fail)?;
         let taken = lock.try_lock(LockMode::Exclusive).and_then(|taken| {
-            let file = world.fs.open_write(&temp, OpenWrite::Overwrite, FILE_MODE)?;
             if !taken {
                 return Err(io::Error::other("a new file is locked by somebody else"));
             }
             world.fs.rename(&temp, &self.path)?;
-            Ok(file)
+            world.fs.open_write(&self.path, OpenWrite::Overwrite, FILE_MODE)
         });
         let file = taken.map_err(|source| {
             let _ = world.fs.unlink(&temp);
@@ -167,7 +167,7 @@ type Undo = fn(&mut SlotFile, &[u8]) -> Result<(), StorageError>;
 
 /// Whether there was no room.
 pub(crate) fn is_full(error: &StorageError) -> bool {
-    matches!(error.source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    probe::is_full(&error.source)
 }
 
 /// Every slot but one. The longest is the one that need grow least.

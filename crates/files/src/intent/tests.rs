@@ -388,3 +388,84 @@ fn a_retirement_that_may_not_be_durable_is_made_so_before_a_record_of_it_changes
     }
     assert!(met, "some call was the sync of the retirement");
 }
+
+/// Its writer's sync may have failed, which was told to nobody else: no sync of the same file proves
+/// anything, and a power cut may take the decision away from under what recovery has done.
+#[test]
+fn a_dead_writers_intent_is_written_anew_and_synced_before_a_record_changes() {
+    let first = |bed: &Bed| std::fs::read(bed.path().join("intents/00000.slot")).unwrap();
+    let mut met = 0;
+    for nth in 1.. {
+        let (bed, token) = Bed::new(Verb::Heartbeat);
+        let fs = FaultFs::new(World::system().fs);
+        let dying = bed.open(Some(&fs));
+        fs.arm(When::From(nth), Effect::Errno(5));
+        let ended = act(&dying, &bed, Verb::Heartbeat, &token);
+        drop(dying);
+        if fs.fired() == 0 {
+            ended.unwrap();
+            break;
+        }
+        if !first(&bed).starts_with(b"RFINTENT") {
+            continue;
+        }
+        met += 1;
+        let aborted = first(&bed)[512..].starts_with(b"RFABORT.");
+        let found = super::standing_intents(&World::system(), &bed.open(None).layout, None);
+        let found = found.unwrap().remove(0).intent;
+        let counted = FaultFs::new(World::system().fs);
+        let calls = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let copy = bed.path().join("intents/00001.slot");
+        counted.on_call({
+            let (calls, copy) = (Arc::clone(&calls), copy.clone());
+            move |call, path| {
+                let shown = std::fs::read(&copy).unwrap_or_default();
+                calls.lock().unwrap().push((call, path.to_owned(), shown));
+            }
+        });
+        let next = bed.open(Some(&counted));
+        recover(&next);
+        let calls = calls.lock().unwrap().split_off(0);
+        let is_record = |path: &Path| path.to_string_lossy().ends_with(".json");
+        let rename = calls.iter().position(|(call, path, _)| {
+            matches!(call, Call::Rename | Call::Unlink) && is_record(path)
+        });
+        let rename = rename.expect("every record is made anew");
+        let (before, _) = calls.split_at(rename);
+        let sync = before.iter().rfind(|(call, path, _)| *call == Call::SyncFile && *path == copy);
+        let (_, _, synced) = sync.expect("synced before that");
+        let head = super::codec::Head::decode(synced).expect("a whole intent");
+        let again = head.body(synced).expect("with its body");
+        assert_eq!(head.standing, super::Standing::Committed);
+        let decided = |member: &super::Member| match aborted {
+            true => member.before.clone(),
+            false => member.after.clone(),
+        };
+        assert!(
+            again.members.iter().map(|member| &member.after).eq(&found
+                .members
+                .iter()
+                .map(decided)
+                .collect::<Vec<_>>())
+        );
+        assert!(super::standing_intents(&next.world, &next.layout, None).unwrap().is_empty());
+    }
+    assert!(met > 3, "an intent stood at some points: {met}");
+}
+
+/// The maker of a slot may have been told that the sync of its name failed; a later one proves nothing.
+#[test]
+fn a_slot_that_is_found_empty_is_put_in_place_anew_before_it_holds_a_decision() {
+    use std::os::unix::fs::MetadataExt as _;
+    let (bed, _) = Bed::new(Verb::Claim);
+    let slot = bed.path().join("intents/00000.slot");
+    std::fs::write(&slot, []).unwrap();
+    let held = std::fs::File::open(&slot).unwrap();
+    let _ = claim(&bed.open(None), &bed.group, "new", NEW).unwrap();
+    let (old, new) = (held.metadata().unwrap(), std::fs::metadata(&slot).unwrap());
+    assert_ne!(old.ino(), new.ino());
+    assert_eq!(old.nlink(), 0, "nothing was written into the old one: {}", old.len());
+    // Who had the old one open gets no slot, though nobody holds its lock any more.
+    let names = std::fs::read_dir(bed.path().join("intents")).unwrap().count();
+    assert_eq!(names, 1, "and no temporary stays");
+}

@@ -224,9 +224,9 @@ fn when_the_audit_line_cannot_be_taken_back_the_outcome_is_unknown_and_names_the
         "{failure:?}"
     );
     assert_eq!(table.read(9).holder.token, token.into());
-    // The line itself fails half way, and so does cutting it off.
+    // The line is there, its name may not last, and cutting it off fails.
     let before = without_audit(&table);
-    table.fs.arm(When::NthOf(Call::SyncFile, 1), Effect::Errno(5));
+    table.fs.arm(When::NthOf(Call::SyncDir, 1), Effect::Errno(5));
     table.fs.arm(When::NthOf(Call::SetLen, 1), Effect::Errno(5));
     let failure = table.engine.force(&[9], &token.into()).unwrap_err();
     table.fs.disarm();

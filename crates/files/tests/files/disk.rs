@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use ringfence_env::World;
-use ringfence_files::FilesEngine;
+use ringfence_files::{FilesEngine, OpenError, ProbeError};
 
 use crate::table::{
     SERIAL, Verbs as _, assert_no_lock_is_held, options, scratch, snapshot, targets_over, temps,
@@ -91,4 +91,58 @@ fn a_full_disk_fails_the_claim_leaves_the_bytes_and_the_table_works_again_once_t
     engine.grab("c", &targets, Some(9000.0)).unwrap().unwrap();
     engine.free(&targets[..4], held).unwrap().unwrap_err();
     drop(mount);
+}
+
+/// It was refused as "cannot carry a table: use another directory", which is no remedy for a full disk.
+#[test]
+fn the_first_opening_since_boot_says_of_a_full_disk_that_it_is_full_and_what_to_do() {
+    if !may_mount() {
+        return;
+    }
+    let dir = scratch();
+    let (point, image) = (dir.path().join("small"), dir.path().join("image"));
+    fs::create_dir(&point).unwrap();
+    fs::File::create(&image).unwrap().set_len(8 << 20).unwrap();
+    let made = Command::new("mkfs.ext4").args(["-q", "-F", "-b", "4096"]).arg(&image).status();
+    let mut kinds = vec![vec!["-t", "tmpfs", "-o", "size=4m,mode=700", "none"]];
+    if made.is_ok_and(|made| made.success()) {
+        kinds.push(vec!["-o", "loop", image.to_str().unwrap()]);
+    } else {
+        eprintln!("not tried on ext4: there is no mkfs.ext4");
+    }
+    for kind in kinds {
+        let mount = Mount::new(&kind, &point);
+        let (root, filler) = (point.join("table"), point.join("filler"));
+        let world = World::system();
+        let engine = FilesEngine::init(&world, &root, &options(8)).unwrap();
+        engine.grab("a", &[1, 2], Some(1000.0)).unwrap().unwrap();
+        // As after a restart of the host.
+        fs::remove_file(root.join("probe.json")).unwrap();
+        let full = fill(&filler);
+        let before = snapshot(&root);
+        let error = FilesEngine::open(&world, &root, SERIAL).unwrap_err();
+        assert!(matches!(error, OpenError::Probe(ProbeError::Full { .. })), "{kind:?}: {error:?}");
+        let text = error.to_string();
+        for said in [root.to_str().unwrap(), "is full", "make room for", "try again"] {
+            assert!(text.contains(said), "{text}");
+        }
+        assert_eq!(snapshot(&root), before, "{kind:?}: nothing is left behind");
+        // What it asks for is enough.
+        fs::OpenOptions::new()
+            .write(true)
+            .open(&filler)
+            .unwrap()
+            .set_len(full - 32 * 1024)
+            .unwrap();
+        FilesEngine::open(&world, &root, SERIAL).unwrap();
+        drop(mount);
+    }
+}
+
+/// Writes until nothing more fits; how much did.
+fn fill(filler: &Path) -> u64 {
+    use std::io::Write as _;
+    let mut file = fs::File::create(filler).unwrap();
+    while file.write(&[b'x'; 4096]).is_ok_and(|written| written > 0) {}
+    file.metadata().unwrap().len()
 }

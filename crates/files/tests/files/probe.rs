@@ -155,8 +155,8 @@ fn a_success_that_cannot_be_remembered_is_a_success() {
     let cache = table.root().join("probe.json");
     fs::remove_file(&cache).unwrap();
     table.fs.on_call(|_, _| {});
-    // The probe's own replacement comes first, the memory's second.
-    table.fs.arm(When::NthOf(Call::Rename, 2), Effect::Errno(28));
+    // The probe's own replacement comes first, the description's second, the memory's third.
+    table.fs.arm(When::NthOf(Call::Rename, 3), Effect::Errno(28));
     let engine = FilesEngine::open(&table.world, table.root(), SERIAL).unwrap();
     assert_eq!(table.fs.fired(), 1);
     table.fs.disarm();
