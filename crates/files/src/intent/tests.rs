@@ -437,9 +437,9 @@ fn a_dead_writers_intent_is_written_anew_and_synced_before_a_record_changes() {
         let head = super::codec::Head::decode(synced).expect("a whole intent");
         let again = head.body(synced).expect("with its body");
         assert_eq!(head.standing, super::Standing::Committed);
-        let decided = |member: &super::Member| match aborted {
-            true => member.before.clone(),
-            false => member.after.clone(),
+        let decided = |member: &super::Member| {
+            let image = if aborted { &member.before } else { &member.after };
+            image.clone()
         };
         assert!(
             again.members.iter().map(|member| &member.after).eq(&found
@@ -459,7 +459,8 @@ fn a_slot_that_is_found_empty_is_put_in_place_anew_before_it_holds_a_decision() 
     use std::os::unix::fs::MetadataExt as _;
     let (bed, _) = Bed::new(Verb::Claim);
     let slot = bed.path().join("intents/00000.slot");
-    std::fs::write(&slot, []).unwrap();
+    let fs = World::system().fs;
+    fs.open_write(&slot, ringfence_env::OpenWrite::Overwrite, 0o600).unwrap().set_len(0).unwrap();
     let held = std::fs::File::open(&slot).unwrap();
     let _ = claim(&bed.open(None), &bed.group, "new", NEW).unwrap();
     let (old, new) = (held.metadata().unwrap(), std::fs::metadata(&slot).unwrap());
