@@ -179,6 +179,10 @@ fn a_call_that_fails_anywhere_is_honest_and_the_next_one_works() {
                 let after = truth(&bed.root());
                 let left = if matches!(verb, Verb::Heartbeat) { 9 + 2 } else { 3 };
                 judge(&answer, &before, &after, |now| now.len() == left, &what);
+                if persistent {
+                    // Where nothing can be removed any more, a log that was being written stays.
+                    let _ = std::fs::remove_file(bed.root().join("audit.tmp"));
+                }
                 no_leftovers(&bed.root());
                 assert!(change(&bed.engine, &others, kept, Verb::Heartbeat).unwrap(), "{what}");
                 if truth(&bed.root()).len() > 3 {
