@@ -20,15 +20,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ringfence_engine::{Engine, Failure, Outcome, Request};
+use ringfence_engine::{Engine, Failure, Outcome, Request, UnitOutcome};
 use ringfence_env::fault::{Call, Effect, FaultFs, When};
 use ringfence_env::{Clock, Entropy, HostIdentity, RealFs, SystemClock, World};
 use ringfence_journal::dump::dump;
 use ringfence_journal::{InitOptions, JournalEngine};
 use ringfence_model::rules::{self, ClaimRequest, WorkClaim};
 use ringfence_model::{
-    Edit, Entry, Key, Owner, Payload, Record, Space, Target, TargetGroup, Token, Transition, Ttl,
-    View, Writer, WriterBoot,
+    Edit, Entry, Key, Owner, Payload, Record, Space, Target, TargetGroup, Timestamp, Token,
+    Transition, Ttl, View, Writer, WriterBoot,
 };
 
 /// Files of a table that are stored; the rest holds nothing that outlives a boot, or nothing at all.
@@ -168,15 +168,9 @@ impl Bed {
         mut rule: impl FnMut(&View) -> Result<Transition, R>,
     ) -> Result<Option<Token>, Failure> {
         let request = Request { keys, now: None, patience: Duration::from_secs(10) };
-        let outcome = self.engine.transact(&request, &mut |view| {
-            let boot = view
-                .writer
-                .boot
-                .as_ref()
-                .map(|boot| WriterBoot { life: life.map(Into::into), ..boot.clone() });
-            let writer = Writer { pid: 4242, boot, ..view.writer.clone() };
-            Some(rule(&View { writer, ..view.clone() }).unwrap())
-        })?;
+        let outcome = self
+            .engine
+            .transact(&request, &mut |view| Some(rule(&seen(view, life, 0.0)).unwrap()))?;
         let Outcome::Done(done) = outcome else { panic!("refused") };
         Ok(done.token.map(Token::from))
     }
@@ -197,6 +191,19 @@ impl Bed {
         let held = group(numbers);
         self.call(&keys(numbers), None, |view| rules::release(view, &held, token)).unwrap();
     }
+}
+
+/// What a process sees whose number is always the same, some seconds after the clock.
+fn seen(view: &View, life: Option<&str>, later: f64) -> View {
+    let mut moment = view.moment.clone();
+    moment.wall = Timestamp::from_seconds(moment.wall.seconds() + later).unwrap();
+    let boot = view.writer.boot.as_ref().map(|boot| WriterBoot {
+        life: life.map(Into::into),
+        seconds: boot.seconds + later,
+        ..boot.clone()
+    });
+    let writer = Writer { pid: 4242, boot, ..view.writer.clone() };
+    View { writer, moment, ..view.clone() }
 }
 
 fn group(numbers: &[u64]) -> TargetGroup {
@@ -225,12 +232,11 @@ fn fresh(root: &Path) {
 /// force-release with its line; a record as another program wrote it.
 fn leases(root: &Path) {
     let bed = Bed::new(root);
-    bed.claim("a", &[7, 3, 11], None).unwrap();
+    let first = bed.claim("a", &[7, 3, 11], None).unwrap();
     let tied = "4026531836-000102030405060708090a0b0c0d0e0f";
     let token = bed.claim("b", &[20, 21], Some(tied)).unwrap();
-    let held = group(&[20, 21]);
-    let beat = |view: &View| rules::heartbeat(view, &held, &token);
-    bed.call(&keys(&[20, 21]), Some(tied), beat).unwrap();
+    renew(&bed, &[(&[20, 21], &token)], Some(tied), 1.5);
+    renew(&bed, &[(&[3, 7, 11], &first), (&[20, 21], &token)], None, 2.25);
     let gone = bed.claim("c", &[30], None).unwrap();
     let one = group(&[30]);
     let force = |view: &View| rules::force_release(view, &one, &gone, "it hangs");
@@ -260,6 +266,19 @@ fn leases(root: &Path) {
     let edit = Edit { key, to: Some(record) };
     let put = |_: &View| Ok::<_, ()>(Transition::edits(vec![edit.clone()]));
     bed.call(&[key], None, put).unwrap();
+}
+
+/// Heartbeats of these groups, as one call.
+fn renew(bed: &Bed, held: &[(&[u64], &Token)], life: Option<&str>, later: f64) {
+    let keys: Vec<Vec<Key>> = held.iter().map(|(numbers, _)| keys(numbers)).collect();
+    let patience = Duration::from_secs(10);
+    let units: Vec<Request<'_>> =
+        keys.iter().map(|keys| Request { keys, now: None, patience }).collect();
+    let report = bed.engine.transact_each(&units, &mut |unit, view| {
+        let (numbers, token) = held[unit];
+        rules::heartbeat(&seen(view, life, later), &group(numbers), token).ok()
+    });
+    assert!(report.units.iter().all(|unit| matches!(unit, UnitOutcome::Done(_))), "{report:?}");
 }
 
 /// A group and an item under one token; then the item is done and the group free, in one frame.

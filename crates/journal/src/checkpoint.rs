@@ -29,6 +29,8 @@ const HEAD: usize = 4096;
 const BLOCK_RECORDS: usize = 64;
 /// Ends of earlier epochs that are remembered.
 const EPOCHS: usize = 32;
+/// No epoch, segment or frame has a number above this; so all that follow have one as well.
+const HIGHEST: u64 = u64::MAX / 2;
 /// Bytes of one entry of the index.
 const ENTRY: usize = 33 + 8 + 4 + 8;
 
@@ -116,7 +118,8 @@ impl Checkpoint {
         let read = read_full(&*file, &mut bytes, 0)?;
         bytes.truncate(read);
         let (head, at, len, sum) = decode_head(&bytes, table).map_err(|why| damaged(0, why))?;
-        if at.checked_add(len as u64).is_none_or(|end| end > file.stat().map_or(0, |s| s.len)) {
+        let whole = file.stat()?.len;
+        if at.checked_add(len as u64).is_none_or(|end| end > whole) {
             return Err(damaged(at, Malformed("the length of the index")));
         }
         let mut bytes = vec![0; len];
@@ -124,7 +127,7 @@ impl Checkpoint {
         if XxHash3_64::oneshot_with_seed(table, &bytes) != sum {
             return Err(damaged(at, Malformed("the index")));
         }
-        let index = decode_index(&bytes).map_err(|why| damaged(at, why))?;
+        let index = decode_index(&bytes, whole).map_err(|why| damaged(at, why))?;
         Ok(Self { head, file, index, read: Mutex::default() })
     }
 
@@ -302,17 +305,24 @@ fn decode_head(bytes: &[u8], table: u64) -> Result<(Head, u64, usize, u64), Malf
     if from.u64()? != XxHash3_64::oneshot_with_seed(table, covered) {
         return Err(Malformed("the checksum of the head"));
     }
+    if [epoch, base.segment, base.sequence].iter().any(|number| *number > HIGHEST) {
+        return Err(Malformed("a number that no table comes to"));
+    }
     let len = usize::try_from(len).map_err(|_| Malformed("the length of the index"))?;
     Ok((Head { epoch, base, fence, records, ended }, at, len, sum))
 }
 
-fn decode_index(bytes: &[u8]) -> Result<Vec<Block>, Malformed> {
+/// The index of a file of `whole` bytes.
+fn decode_index(bytes: &[u8], whole: u64) -> Result<Vec<Block>, Malformed> {
     let mut from = In::new(bytes);
     let mut index = Vec::with_capacity(bytes.len() / ENTRY);
     while !from.is_empty() {
         let first = read_key(&mut from)?;
         let offset = from.u64()?;
         let len = usize::try_from(from.u32()?).map_err(|_| Malformed("the length of a block"))?;
+        if offset.checked_add(len as u64).is_none_or(|end| end > whole) {
+            return Err(Malformed("the length of a block"));
+        }
         index.push(Block { first, offset, len, checksum: from.u64()? });
     }
     if index.is_sorted_by(|a, b| a.first < b.first) {

@@ -126,6 +126,11 @@ pub fn length(bytes: &[u8]) -> usize {
     HEADER.saturating_add(body)
 }
 
+/// What a frame that begins here says of itself; nothing of it is checked.
+pub fn head(bytes: &[u8]) -> Option<Header> {
+    parse(bytes.get(..HEADER)?).ok().map(|(header, _, _)| header)
+}
+
 /// Reads the frame at the beginning of `bytes`; at most `limit` bytes may belong to it.
 pub fn read(bytes: &[u8], table: u64, limit: usize) -> Result<Checked, NoFrame> {
     let Some(head) = bytes.get(..HEADER) else { return Err(NoFrame::Short(HEADER)) };

@@ -11,7 +11,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::io;
 use std::sync::Arc;
 
-use ringfence_env::Fs;
+use ringfence_env::{Fs, RandomFile};
 use ringfence_model::{Key, Record, Space};
 
 use crate::checkpoint::{Checkpoint, CheckpointError, Position};
@@ -24,8 +24,6 @@ use crate::segment::{FIRST_FRAME, SegmentHeader, Segments, read_full};
 /// The first read of the tail; where there is more, further ones are longer.
 const FIRST_READ: usize = 4096;
 const LONG_READ: usize = 128 * 1024;
-/// No length of a frame is believed beyond this.
-const LONGEST_FRAME: usize = 16 * 1024 * 1024;
 /// How often a checkpoint is opened again whose segment was taken for a new one meanwhile.
 const LOADS: usize = 16;
 
@@ -247,6 +245,10 @@ impl Replica {
                 More::OtherSegment => want = FIRST_READ,
                 // The rest of a frame that is longer than what was read.
                 More::Read(least) if used > 0 || asked < least.min(room) => {
+                    // No length is believed that is more than there is.
+                    if least > LONG_READ && !self.is_there(segments, least)? {
+                        return self.end(segments, segment);
+                    }
                     want = least.max(LONG_READ);
                 }
                 More::Read(_) | More::None => return self.end(segments, segment),
@@ -262,6 +264,12 @@ impl Replica {
         frames: &[u8],
     ) -> Result<(), ReadError> {
         self.apply_all(segments, table, frames, u64::MAX, false).map(|_| ())
+    }
+
+    /// Whether the file goes on for this many bytes.
+    fn is_there(&self, segments: &Segments, bytes: usize) -> io::Result<bool> {
+        let len = segments.file(self.slot)?.stat()?.len;
+        Ok(len.saturating_sub(self.at.offset) >= bytes as u64)
     }
 
     fn end(&self, segments: &Segments, segment: u64) -> Result<Tail, ReadError> {
@@ -375,29 +383,40 @@ impl Replica {
             let (segment, offset) = (self.at.segment, self.at.offset);
             Err(ReadError::Damaged { segment, offset, reason })
         };
-        let calls_durable = |bytes: &[u8], segment| {
-            frame::read(bytes, table, usize::MAX).is_ok_and(|checked| {
-                checked.header.segment == segment && checked.header.durable > self.at.sequence
-            })
+        // Whether a frame of `segment` that calls durable what does not read begins at a place. Its head
+        // is looked at first: only few of those who may be one are read whole.
+        let calls_durable = |file: &dyn RandomFile, segment, at, end: u64| -> io::Result<bool> {
+            let claims = |bytes: &[u8]| {
+                let header = frame::head(bytes);
+                header
+                    .filter(|header| header.segment == segment)
+                    .is_some_and(|header| header.durable > self.at.sequence)
+            };
+            let mut head = [0; HEADER];
+            let read = read_full(file, &mut head, at)?;
+            let len = frame::length(&head);
+            if read < HEADER || !claims(&head) || len as u64 > end.saturating_sub(at) {
+                return Ok(false);
+            }
+            let mut whole = vec![0; len];
+            let read = read_full(file, &mut whole, at)?;
+            Ok(read == len && frame::read(&whole, table, usize::MAX).is_ok())
         };
         let file = segments.file(self.slot)?;
+        // The header may say more than there is.
+        let end = self.segment_bytes.min(file.stat()?.len);
         let mut piece = vec![0; LONG_READ];
         let mut at = self.at.offset;
-        while at < self.segment_bytes {
+        while at < end {
             let read = read_full(file, &mut piece, at)?;
             if read == 0 {
                 break;
             }
             for sector in (0..read).step_by(SECTOR) {
                 let rest = piece.get(sector..read).unwrap_or_default();
-                if !frame::may_begin(rest) {
-                    continue;
-                }
-                // It may be longer than what was read.
-                let mut whole = vec![0; frame::length(rest).min(LONGEST_FRAME)];
-                let read = read_full(file, &mut whole, at + sector as u64)?;
-                whole.truncate(read);
-                if calls_durable(&whole, self.at.segment) {
+                if frame::may_begin(rest)
+                    && calls_durable(file, self.at.segment, at + sector as u64, end)?
+                {
                     return damaged();
                 }
             }
@@ -405,9 +424,8 @@ impl Replica {
         }
         let next = self.at.segment + 1;
         if let Some((slot, _)) = segments.find(next)? {
-            let mut first = vec![0; LONG_READ];
-            let read = read_full(segments.file(slot)?, &mut first, FIRST_FRAME)?;
-            if calls_durable(first.get(..read).unwrap_or_default(), next) {
+            let file = segments.file(slot)?;
+            if calls_durable(file, next, FIRST_FRAME, file.stat()?.len)? {
                 return damaged();
             }
         }

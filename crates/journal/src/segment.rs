@@ -20,6 +20,7 @@ use twox_hash::XxHash3_64;
 use crate::codec::{In, Malformed, Out};
 use crate::frame::SECTOR;
 use crate::layout::{Layout, SLOTS};
+use crate::meta::MAX_SEGMENT_BYTES;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"RFs1");
 const MARK: u32 = u32::from_le_bytes(*b"RFm1");
@@ -47,6 +48,9 @@ impl SegmentHeader {
 
     fn decode(bytes: &[u8], table: u64, boot: u64) -> Result<Self, Malformed> {
         let (segment, bytes_of) = parse(MAGIC, bytes, table)?;
+        if bytes_of > MAX_SEGMENT_BYTES {
+            return Err(Malformed("the size of a segment"));
+        }
         let after = usize::try_from(MARK_AT).ok().and_then(|at| bytes.get(at..));
         let mark = after.and_then(|mark| parse(MARK, mark, boot).ok());
         let failed_after = mark.filter(|(of, _)| *of == segment).map(|(_, after)| after);

@@ -16,6 +16,7 @@ usage: cargo xtask test [--list] [--only SUITE]
        cargo xtask sim [ARGS..]
        cargo xtask crash [weak|block|mutants|eio|sweep|resource|soak|all] [ARGS..]
        cargo xtask crash --two-hosts
+       cargo xtask fuzz [--seconds N] [TARGET..]
        cargo xtask bench [ARGS..]
        cargo xtask bench --peers [--peer NAME,..] [ARGS..]
 
@@ -25,6 +26,7 @@ campaign  builds a real program and runs a hybrid campaign on it (default: libya
 sim       simulated crashes of the engines (default: `--exhaustive --quick`);
           `--seed N` replays one run
 crash     crashes of the real thing on recorded file systems and devices (default: `all`)
+fuzz      the readers of the journal's format under libFuzzer (default: every target, 60 s each)
 bench     what a claim and release cost here: `ringfence bench`; with --peers beside SQLite, LMDB,
           redb, PostgreSQL, Redis and etcd in the same run (`--peers --help` tells the rest)
 
@@ -57,6 +59,8 @@ pub(crate) enum Task {
     Sim(Vec<OsString>),
     /// Run the crash tools with these arguments.
     Crash(Vec<OsString>),
+    /// Run fuzzers.
+    Fuzz(FuzzOptions),
     /// Run a benchmark with these arguments.
     Bench {
         /// The one beside other stores, not that of the command.
@@ -99,6 +103,15 @@ impl Default for CampaignOptions {
     }
 }
 
+/// Options of `cargo xtask fuzz`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct FuzzOptions {
+    /// How long each target runs.
+    pub(crate) seconds: u32,
+    /// Some of [`crate::fuzz::TARGETS`]; none means all.
+    pub(crate) targets: Vec<String>,
+}
+
 /// Reads the arguments after `cargo xtask`.
 pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Task, UsageError> {
     let mut args = args.into_iter();
@@ -110,6 +123,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Task, Us
         Some("campaign") => parse_campaign(args),
         Some("sim") => Ok(Task::Sim(args.collect())),
         Some("crash") => Ok(Task::Crash(args.collect())),
+        Some("fuzz") => parse_fuzz(args),
         Some("bench") => {
             let (peers, arguments): (Vec<_>, Vec<_>) = args.partition(|arg| arg == "--peers");
             Ok(Task::Bench { peers: !peers.is_empty(), arguments })
@@ -152,6 +166,19 @@ fn parse_campaign(mut args: impl Iterator<Item = OsString>) -> Result<Task, Usag
         }
     }
     Ok(Task::Campaign(options))
+}
+
+fn parse_fuzz(mut args: impl Iterator<Item = OsString>) -> Result<Task, UsageError> {
+    let mut options = FuzzOptions { seconds: 60, targets: Vec::new() };
+    while let Some(arg) = args.next() {
+        match arg.to_str() {
+            Some("--seconds") => options.seconds = count("--seconds", args.next())?,
+            Some("--help" | "-h") => return Ok(Task::Help),
+            Some(name) if crate::fuzz::TARGETS.contains(&name) => options.targets.push(name.into()),
+            _ => return Err(UsageError::UnknownOption(arg)),
+        }
+    }
+    Ok(Task::Fuzz(options))
 }
 
 fn text(option: &'static str, value: Option<OsString>) -> Result<String, UsageError> {
@@ -280,6 +307,15 @@ mod tests {
             let refused = parse_words(line);
             assert!(matches!(refused, Err(UsageError::BadValue { .. })), "{line}: {refused:?}");
         }
+    }
+
+    #[test]
+    fn a_fuzzer_takes_targets_by_name_and_a_time() {
+        let all = FuzzOptions { seconds: 60, targets: Vec::new() };
+        assert_eq!(parse_words("fuzz"), Ok(Task::Fuzz(all)));
+        let two = FuzzOptions { seconds: 5, targets: vec!["replay".into(), "frame".into()] };
+        assert_eq!(parse_words("fuzz replay --seconds 5 frame"), Ok(Task::Fuzz(two)));
+        assert_eq!(parse_words("fuzz frames"), Err(UsageError::UnknownOption("frames".into())));
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod args;
 mod bench;
 mod campaign;
 mod crash;
+mod fuzz;
 mod packages;
 mod process;
 mod suite;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         Task::Campaign(options) => campaign::campaign(&repo, &options),
         Task::Sim(arguments) => crash::sim(&repo, &arguments),
         Task::Crash(arguments) => crash::crash(&repo, &arguments),
+        Task::Fuzz(options) => fuzz::fuzz(&repo, &options),
         Task::Bench { peers, arguments } => bench::bench(&repo, peers, &arguments),
     }
 }
