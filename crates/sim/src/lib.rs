@@ -15,6 +15,7 @@
 //! | [`random`], [`check`] | many coordinators while everything goes wrong, and what must hold |
 //! | [`canary`], [`sabotage`] | bugs planted on purpose, which the checks must notice |
 //! | [`known`] | defects that wait to be mended |
+//! | [`real`] | real processes that are killed, and the order of their calls |
 //! | [`linear`] | whether some order of the calls explains all of it |
 
 #![allow(
@@ -41,6 +42,7 @@ pub mod known;
 pub mod linear;
 pub mod machine;
 pub mod random;
+pub mod real;
 pub mod rng;
 pub mod sabotage;
 pub mod setup;

@@ -5,6 +5,7 @@
 //! ringfence-sim --random RUNS [--from SEED] [--mode ..]
 //! ringfence-sim --seed SEED [--log] [--mode ..]
 //! ringfence-sim --canaries
+//! ringfence-sim --processes ROUNDS [--from SEED] [--mode group|journal]
 //! ```
 //! Without `--mode` all three are tried. The exit code is 1 if anything was wrong.
 
@@ -14,13 +15,14 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ringfence_env::{Clock as _, Entropy as _, SystemClock, SystemEntropy};
+use ringfence_env::{Clock as _, Entropy as _, Fs as _, RealFs, SystemClock, SystemEntropy};
 use ringfence_sim::canary;
 use ringfence_sim::case::{Act, Case, Shape};
 use ringfence_sim::coverage::Coverage;
 use ringfence_sim::exhaustive::{Failures, Limits, Report, explore};
 use ringfence_sim::known;
 use ringfence_sim::random::{Plan, run, run_logged};
+use ringfence_sim::real;
 use ringfence_sim::setup::Kept;
 
 /// What was asked for.
@@ -41,10 +43,11 @@ enum What {
     Random(u64),
     Seed(u64),
     Canaries,
+    Processes(u64),
 }
 
-const USAGE: &str = "usage: ringfence-sim --exhaustive [--quick [--failures]] [--act NAME] | \
-                     --random RUNS [--from SEED] | --seed SEED [--log] | --canaries   [--mode record|group|journal]";
+const USAGE: &str = "usage: ringfence-sim --exhaustive [--quick [--failures]] [--act NAME] | --random RUNS \
+                     [--from SEED] | --seed SEED [--log] | --canaries | --processes ROUNDS [--from SEED]   [--mode record|group|journal]";
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Asked, String> {
     let (mut what, mut modes) = (None, Kept::ALL.to_vec());
@@ -55,6 +58,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Asked, String> {
         match arg.as_str() {
             "--exhaustive" => what = Some(What::Exhaustive),
             "--canaries" => what = Some(What::Canaries),
+            "--processes" => what = Some(What::Processes(number(value()?)?)),
             "--random" => what = Some(What::Random(number(value()?)?)),
             "--seed" => what = Some(What::Seed(number(value()?)?)),
             "--from" => from = Some(number(value()?)?),
@@ -78,7 +82,19 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Asked, String> {
 }
 
 fn main() -> ExitCode {
-    let asked = match parse(std::env::args().skip(1)) {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let Some((first, rest)) = arguments.split_first()
+        && first == "--worker"
+    {
+        return match real::worker::main(rest) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(why) => {
+                say(&why);
+                ExitCode::FAILURE
+            }
+        };
+    }
+    let asked = match parse(arguments.into_iter()) {
         Ok(asked) => asked,
         Err(why) => {
             say(&format!("{why}\n{USAGE}"));
@@ -90,6 +106,7 @@ fn main() -> ExitCode {
         What::Random(runs) => random(&asked, runs),
         What::Seed(seed) => seed_once(&asked, seed),
         What::Canaries => canaries(),
+        What::Processes(rounds) => processes(&asked, rounds),
     };
     if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -184,10 +201,7 @@ fn row(mode: Kept, name: &str, report: &Report, seconds: f64) {
 }
 
 fn random(asked: &Asked, runs: u64) -> bool {
-    let first = asked.from.unwrap_or_else(|| {
-        let nonce = SystemEntropy.nonce().expect("randomness");
-        u64::try_from(nonce >> 96).unwrap_or(0)
-    });
+    let first = first_seed(asked);
     let mut fine = true;
     for &mode in &asked.modes {
         let began = SystemClock.monotonic();
@@ -231,6 +245,59 @@ fn random(asked: &Asked, runs: u64) -> bool {
         fine &= wrong == 0;
     }
     fine
+}
+
+/// Real processes in a directory of their own; it is removed if nothing was wrong.
+fn processes(asked: &Asked, rounds: u64) -> bool {
+    let seed = first_seed(asked);
+    let mut fine = true;
+    for &kept in asked.modes.iter().filter(|kept| **kept != Kept::Record) {
+        let began = SystemClock.monotonic();
+        let dir = std::env::temp_dir().join(format!("ringfence-{kept:?}-{seed}"));
+        let program = std::env::current_exe().expect("the name of this program");
+        let plan = real::Plan { program, dir, kept, seed, rounds, calls: 6, lie: None };
+        let outcome = RealFs
+            .mkdir(&plan.dir, 0o700)
+            .map_err(|error| error.to_string())
+            .and_then(|()| real::run(&plan));
+        let dir = plan.dir.display();
+        let outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(why) => {
+                say(&format!("WRONG {kept:?}: {why}; see {dir}"));
+                fine = false;
+                continue;
+            }
+        };
+        for violation in &outcome.judged.violations {
+            say(&format!("WRONG {violation}"));
+        }
+        let (calls, granted) = outcome.counts();
+        let (wrong, undecided) = (outcome.judged.violations.len(), outcome.judged.undecided);
+        let (kills, open, seconds) = (outcome.kills, outcome.in_a_call, since(began));
+        say(&format!(
+            "{kept:?}: processes from {seed}: {rounds} rounds, {calls} calls, {granted} grants, \
+             {kills} kills, {open} in a call, {undecided} undecided, {wrong} wrong, {seconds:.1} s"
+        ));
+        if wrong == 0 {
+            let cleared = real::clear(&plan.dir).and_then(|()| RealFs.rmdir(&plan.dir));
+            if let Err(error) = cleared {
+                say(&format!("{dir} stays: {error}"));
+            }
+        } else {
+            say(&format!("see {dir}"));
+        }
+        fine &= wrong == 0;
+    }
+    fine
+}
+
+/// The seed that was asked for, or a new one.
+fn first_seed(asked: &Asked) -> u64 {
+    asked.from.unwrap_or_else(|| {
+        let nonce = SystemEntropy.nonce().expect("randomness");
+        u64::try_from(nonce >> 96).unwrap_or(0)
+    })
 }
 
 fn seed_once(asked: &Asked, seed: u64) -> bool {
