@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ringfence_model::{Key, Timestamp, Ttl, WorkStatus};
+use ringfence_model::{Key, Space, Timestamp, Ttl, WorkStatus};
 
 use crate::history::{Fate, Op, Stamp, State, Verb};
 use crate::linear::{self, Ending, Unit, Verdict};
@@ -141,6 +141,9 @@ fn whole(op: &Op, findings: &mut Findings) {
     if op.fate != Fate::Done {
         return;
     }
+    if op.verb == Verb::CompleteJob {
+        return job_completed(op, findings);
+    }
     let repeats = op.verb == Verb::BeginCommit && op.wrote.is_empty();
     let all: BTreeSet<usize> = op.wrote.iter().map(|(index, _)| *index).collect();
     if all.len() != op.keys.len() && !repeats {
@@ -153,9 +156,29 @@ fn whole(op: &Op, findings: &mut Findings) {
     if tokens.any(|token| Some(token) != first.0) || moments.any(|at| Some(at) != first.1) {
         findings.wrong(format!("{} left its group with several tokens or moments", name(op)));
     }
-    let removes = matches!(op.verb, Verb::Release | Verb::ForceRelease | Verb::Abandon);
+    let removes =
+        matches!(op.verb, Verb::Release | Verb::ForceRelease | Verb::Abandon | Verb::AbandonJob);
     if removes != op.wrote.iter().all(|(_, state)| state.digest == 0) && !repeats {
         findings.wrong(format!("{} stored what it should remove, or removed", name(op)));
+    }
+}
+
+/// The item is done under the token, and every target of the group is free. Who finds the item done by
+/// somebody else frees the group alone.
+fn job_completed(op: &Op, findings: &mut Findings) {
+    for (index, key) in op.keys.iter().enumerate() {
+        let wrote = op.wrote.iter().find(|(at, _)| *at == index).map(|(_, state)| state);
+        let right = match (key.space, wrote) {
+            (Space::Targets, Some(state)) => state.digest == 0,
+            (Space::Work, Some(state)) => {
+                state.status == Some(WorkStatus::Done) && state.token == op.token
+            }
+            (Space::Targets, None) => false,
+            (Space::Work, None) => op.was_done(),
+        };
+        if !right {
+            findings.wrong(format!("{} left {key:?} as {wrote:?}", name(op)));
+        }
     }
 }
 

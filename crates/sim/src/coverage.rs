@@ -60,10 +60,18 @@ pub enum Event {
     Unknown,
     /// A call was cut short by a kill or a power cut.
     CutShort,
+    /// A group and a work item were granted as one.
+    JobClaimed,
+    /// An item was marked as done and its group given up.
+    JobCompleted,
+    /// A group was given up whose item somebody else had marked as done.
+    JobFinishedByAnother,
+    /// Both were given up.
+    JobAbandoned,
 }
 
 /// Every event; those of intents only come about where there are any.
-pub const EVENTS: [Event; 25] = [
+pub const EVENTS: [Event; 29] = [
     Event::Kill,
     Event::Stop,
     Event::Cut,
@@ -89,6 +97,10 @@ pub const EVENTS: [Event; 25] = [
     Event::Restored,
     Event::Unknown,
     Event::CutShort,
+    Event::JobClaimed,
+    Event::JobCompleted,
+    Event::JobFinishedByAnother,
+    Event::JobAbandoned,
 ];
 
 impl Event {
@@ -138,6 +150,15 @@ impl Coverage {
                 Fate::Unknown(_) => self.note(Event::Unknown),
                 Fate::Never => self.note(Event::CutShort),
                 _ => {}
+            }
+            if op.fate == Fate::Done {
+                match op.verb {
+                    Verb::ClaimJob => self.note(Event::JobClaimed),
+                    Verb::CompleteJob if op.was_done() => self.note(Event::JobFinishedByAnother),
+                    Verb::CompleteJob => self.note(Event::JobCompleted),
+                    Verb::AbandonJob => self.note(Event::JobAbandoned),
+                    _ => {}
+                }
             }
             let Some((decided, seen)) = &op.decided else { continue };
             let earlier = calls.get(..index).unwrap_or_default();

@@ -166,6 +166,14 @@ pub struct Op {
     pub record_changes: u64,
 }
 
+impl Op {
+    /// Whether its rule saw a work item that was done already.
+    pub fn was_done(&self) -> bool {
+        let seen = self.decided.iter().flat_map(|(_, seen)| seen);
+        seen.into_iter().any(|state| state.status == Some(WorkStatus::Done))
+    }
+}
+
 /// Every call of a simulation. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct History(Arc<Mutex<Vec<Op>>>);

@@ -37,6 +37,8 @@ pub struct Plan {
     pub targets: u64,
     /// How many calls each of them makes.
     pub calls: u64,
+    /// Whether they also take groups and work items as one.
+    pub jobs: bool,
     /// Every group is the whole of the targets.
     pub whole_groups: bool,
     /// What goes wrong.
@@ -57,6 +59,8 @@ impl Plan {
             procs: 2 + most,
             targets: rng.between(3, 7),
             calls: rng.between(8, 24),
+            // Drawn apart: the other seeds do what they always did.
+            jobs: Rng::new(seed).fork(11).chance(333_333),
             whole_groups: false,
             chaos: Chaos::storm(seed),
             patience: Duration::from_secs(5),
@@ -96,11 +100,13 @@ pub struct Outcome {
 }
 
 type Held = Vec<(TargetGroup, Token)>;
+type Jobs = Vec<(TargetGroup, Key, Token)>;
 
 /// What coordinators leave lying about for others and for their next life.
 #[derive(Debug, Default)]
 struct Shared {
     held: Vec<Mutex<Held>>,
+    jobs: Vec<Mutex<Jobs>>,
     left: Vec<AtomicU64>,
     /// How often in a row each did not get the table open, over all of its lives: one that is broken
     /// for good must not keep the run from its end.
@@ -127,6 +133,7 @@ pub fn run_logged(plan: &Plan, log: bool) -> (Outcome, Vec<String>) {
     let history = History::default();
     let shared = Arc::new(Shared {
         held: (0..plan.procs).map(|_| Mutex::default()).collect(),
+        jobs: (0..plan.procs).map(|_| Mutex::default()).collect(),
         left: (0..plan.procs).map(|_| AtomicU64::new(plan.calls)).collect(),
         unopened: (0..plan.procs).map(|_| AtomicU64::new(0)).collect(),
         stale: Mutex::default(),

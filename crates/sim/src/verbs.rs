@@ -4,8 +4,8 @@ use std::cell::Cell;
 
 use ringfence_model::rules::{self, ClaimRefused, ClaimRequest, Lost, WorkClaim};
 use ringfence_model::{
-    Edit, Entry, Key, Moment, Owner, Payload, Record, TargetGroup, Timestamp, Token, Transition,
-    Ttl, View,
+    Edit, Entry, Key, Moment, Owner, Payload, Record, Space, TargetGroup, Timestamp, Token,
+    Transition, Ttl, View,
 };
 
 use crate::history::{Answer, Caller, Fate, Verb};
@@ -28,6 +28,8 @@ pub enum WrongRule {
     CommitWithoutFence,
     /// What was decided first is stored, whatever has changed since.
     DecidesOnce,
+    /// A job that is completed marks its item as done and leaves its group held.
+    HalfAJob,
     /// A release of an expired lease is refused silently: it says done and stores nothing.
     SilentRelease,
 }
@@ -269,7 +271,10 @@ impl Verbs<'_> {
         item: Key,
         token: &Token,
     ) -> Answer<rules::JobCompleteRefused> {
-        let call = |view: &View| rules::complete_job(view, held, token);
+        let call = |view: &View| {
+            let whole = rules::complete_job(view, held, token)?;
+            Ok(if self.wrong == Some(WrongRule::HalfAJob) { item_of(whole) } else { whole })
+        };
         self.caller.call(Verb::CompleteJob, &job(held, item), Some(token), call)
     }
 
@@ -282,6 +287,17 @@ impl Verbs<'_> {
     ) -> Answer<rules::JobAbandonRefused> {
         let call = |view: &View| rules::abandon_job(view, held, token);
         self.caller.call(Verb::AbandonJob, &job(held, item), Some(token), call)
+    }
+}
+
+/// What a transition does to work items.
+fn item_of(whole: Transition) -> Transition {
+    match whole {
+        Transition::Edits { mut edits, audit } => {
+            edits.retain(|edit| edit.key.space == Space::Work);
+            Transition::Edits { edits, audit }
+        }
+        grant @ Transition::Grant(_) => grant,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Random runs with fixed seeds; fresh ones are made by `ringfence-sim --random`.
 
-use ringfence_sim::coverage::{Coverage, EVENTS};
+use ringfence_sim::coverage::{Coverage, EVENTS, Event};
 use ringfence_sim::known;
 use ringfence_sim::random::{Plan, run};
 use ringfence_sim::sabotage::Sabotage;
@@ -53,6 +53,32 @@ fn fixed_seeds_break_no_journal() {
         strikes += outcome.strikes;
     }
     assert!(cuts > 50 && done > 2000 && strikes > 100, "{cuts} {done} {strikes}");
+}
+
+/// Groups and work items that are taken, completed and given up as one, beside everything else.
+#[test]
+fn fixed_seeds_break_no_job() {
+    for kept in Kept::ALL {
+        let mut coverage = Coverage::default();
+        for seed in 2001..=2080 {
+            let plan = Plan { jobs: true, ..Plan::of(seed, kept.setup()) };
+            let outcome = run(&plan);
+            let subject = kept.setup().subject;
+            let new = outcome.violations.iter().find(|wrong| known::name(wrong, subject).is_none());
+            assert_eq!(new, None, "seed {seed} with jobs, {kept:?}");
+            assert_eq!(outcome.undecided, 0, "seed {seed}");
+            coverage.add(&outcome.coverage);
+        }
+        println!("{kept:?}\n{coverage}");
+        for event in [
+            Event::JobClaimed,
+            Event::JobCompleted,
+            Event::JobFinishedByAnother,
+            Event::JobAbandoned,
+        ] {
+            assert!(coverage.count(event) >= 4, "{event:?} {} times", coverage.count(event));
+        }
+    }
 }
 
 /// A table that a planted bug has broken for good is opened in vain, life after life; that took one

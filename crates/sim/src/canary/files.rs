@@ -170,4 +170,5 @@ pub(super) const CANARIES: &[Canary] = &[
         S::ReaderIgnoresAbort,
         Failure(Act::Heartbeat, 2, 2),
     ),
+    above("a completed job keeps its group", Group, WrongRule::HalfAJob, Storm),
 ];

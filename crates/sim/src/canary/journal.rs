@@ -1,6 +1,6 @@
 //! Bugs planted in the engine `journal`.
 
-use super::Hunt::{Calm, Crash, Disk};
+use super::Hunt::{Calm, Crash, Disk, Storm};
 use super::{Canary, above, below};
 use crate::case::Act;
 use crate::sabotage::Sabotage as S;
@@ -71,4 +71,5 @@ pub(super) const CANARIES: &[Canary] = &[
     ),
     below("the lock of those who append excludes nobody", Journal, S::AppendLock, Calm),
     above("what was decided is stored whatever has changed", Journal, WrongRule::DecidesOnce, Calm),
+    above("a completed job keeps its group", Journal, WrongRule::HalfAJob, Storm),
 ];

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ringfence_env::World;
 use ringfence_model::{Key, Token, WorkStatus};
 
-use super::{Held, ITEMS, Plan, Shared};
+use super::{Held, ITEMS, Jobs, Plan, Shared};
 use crate::history::{Caller, Fate, History, State};
 use crate::machine::Machine;
 use crate::rng::Rng;
@@ -34,6 +34,7 @@ impl Coordinator {
         // Half of those that restart remember what they held: zombies, or careful ones.
         if rng.chance(500_000) {
             self.held(Held::clear);
+            self.jobs(Jobs::clear);
         }
         let name = format!("c{}", self.proc);
         while self.has_calls_left() {
@@ -73,6 +74,10 @@ impl Coordinator {
         see(&mut self.shared.held[self.proc].lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    fn jobs<T>(&self, see: impl FnOnce(&mut Jobs) -> T) -> T {
+        see(&mut self.shared.jobs[self.proc].lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     fn some_group(&self, rng: &mut Rng) -> Vec<u64> {
         let mut numbers: Vec<u64> = (1..=self.plan.targets).collect();
         if self.plan.whole_groups {
@@ -90,6 +95,9 @@ impl Coordinator {
         // A group that is half done is worth a look.
         if self.plan.chaos.hunt_rate > 0 && self.machine.has_unfinished() && rng.chance(500_000) {
             return self.look(verbs);
+        }
+        if self.plan.jobs && rng.chance(400_000) {
+            return self.job(verbs, rng);
         }
         match (rng.below(100), one) {
             (0..=24, _) | (25..=74, None) => self.claim(verbs, world, rng),
@@ -175,6 +183,42 @@ impl Coordinator {
         }
         let mine: Vec<_> = stale.iter().filter(|(of, _)| *of == key).collect();
         if rng.chance(150_000) { mine[rng.index(mine.len())].1.clone() } else { token }
+    }
+
+    /// Takes a group and an item as one, or goes on with those it has. Whoever else goes on with the item
+    /// ([`Self::work`]) may have done so before.
+    fn job(&self, verbs: &Verbs<'_>, rng: &mut Rng) {
+        let one = self.jobs(|jobs| {
+            let index = (!jobs.is_empty()).then(|| rng.index(jobs.len()));
+            index.map(|index| jobs[index].clone())
+        });
+        let Some((held, item, token)) = one.filter(|_| !rng.chance(250_000)) else {
+            let numbers = self.some_group(rng);
+            let seconds = [4.0, 30.0, 100.0][rng.index(3)];
+            let asked = work(verbs.name, rng.below(ITEMS), seconds);
+            let answer = verbs.claim_job(&request(verbs.name, &numbers, seconds), &asked);
+            if let Some(token) = answer.token {
+                self.jobs(|jobs| jobs.push((group(&numbers), Key::work(asked.id()), token)));
+            }
+            return;
+        };
+        let Ok(view) = verbs.caller.engine.view(&[item], None) else { return };
+        let status = State::seen(&view.entries[0].1).status;
+        let fate = match (rng.below(10), status) {
+            (0, _) => return drop(verbs.heartbeat(&held, &token)),
+            (1, _) => return drop(verbs.heartbeat_work(item, &token)),
+            (2, _) | (4, Some(WorkStatus::Leased)) => verbs.abandon_job(&held, item, &token).fate,
+            (3, _) | (5..=8, Some(WorkStatus::Leased)) => {
+                return drop(verbs.begin_commit(item, &token, &manifest(1)));
+            }
+            // As somebody who finishes what a dead one left, while this one lives.
+            (4 | 5, Some(WorkStatus::Committing)) => return drop(verbs.complete(item, &token)),
+            _ => verbs.complete_job(&held, item, &token).fate,
+        };
+        // A refusal may mean that it is not committing yet; after a failure it is tried again.
+        if fate == Fate::Done || (fate == Fate::Refused && rng.chance(200_000)) {
+            self.jobs(|jobs| jobs.retain(|(_, _, mine)| *mine != token));
+        }
     }
 
     /// Goes on with an item wherever it stands, as any coordinator may.
