@@ -53,7 +53,8 @@ fn main() {
     };
     std::fs::create_dir(&into).unwrap();
     for (name, make) in TABLES {
-        let made = tempfile::tempdir().unwrap();
+        // In memory no table is bound to the files that it stands in.
+        let made = tempfile::tempdir_in("/dev/shm").unwrap();
         let root = made.path().join("table");
         make(&root);
         std::fs::create_dir(into.join(name)).unwrap();

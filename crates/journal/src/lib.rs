@@ -41,6 +41,7 @@
 //! ```
 
 pub mod audit;
+pub mod binding;
 pub mod check;
 pub mod checkpoint;
 pub mod codec;

@@ -1,4 +1,4 @@
-//! `table.json`: what a table is. Created once, never changed.
+//! `table.json`: what a table is. Created once; written anew only where a copy becomes a table of its own.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,6 +8,7 @@ use ringfence_env::{Fs, Read};
 use ringfence_model::field::Fields;
 use ringfence_model::{ShardCount, Ttl, json};
 
+use crate::binding::Binding;
 use crate::layout::Layout;
 
 /// The only format there is.
@@ -28,6 +29,8 @@ pub struct TableMeta {
     pub ttl: Ttl,
     /// Bytes of one segment.
     pub segment_bytes: u64,
+    /// The file that it stands in, where that is bound.
+    pub binding: Option<Binding>,
 }
 
 impl TableMeta {
@@ -68,12 +71,13 @@ impl TableMeta {
             ttl: Ttl::from_seconds(fields.required("ttl").map_err(text)?)
                 .map_err(|error| error.to_string())?,
             segment_bytes,
+            binding: Binding::take(&mut fields).map_err(text)?,
         })
     }
 
     /// The canonical JSON line.
     pub fn to_line(&self) -> String {
-        let fields = [
+        let mut fields = vec![
             ("engine", json::quoted("journal")),
             ("format", FORMAT.to_string()),
             ("segment_bytes", self.segment_bytes.to_string()),
@@ -81,6 +85,7 @@ impl TableMeta {
             ("table", json::quoted(&self.table)),
             ("ttl", json::float(self.ttl.seconds())),
         ];
+        fields.extend(self.binding.iter().flat_map(|binding| binding.fields()));
         json::object_line(&fields.into_iter().collect())
     }
 }

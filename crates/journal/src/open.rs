@@ -18,6 +18,7 @@ use ringfence_env::{FileKind, FileLock, LockMode, Read, World, steps};
 use ringfence_model::{ShardCount, Ttl};
 use twox_hash::XxHash3_64;
 
+use crate::binding;
 use crate::checkpoint::{self, CheckpointError, Head, Position};
 use crate::engine::JournalEngine;
 use crate::hints::{Hints, WORDS};
@@ -70,6 +71,15 @@ const SHARED: [&str; 12] = [
     "lustre",
 ];
 
+/// What a table is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Everything,
+    Reading,
+    /// Raising its fences, which also a copy may have done.
+    Raise,
+}
+
 impl JournalEngine {
     /// Makes a table, or opens the one that is there if it was made alike.
     pub fn init(world: &World, root: &Path, options: &InitOptions) -> Result<Self, InitError> {
@@ -111,16 +121,17 @@ impl JournalEngine {
 
     /// Opens a table for every operation.
     pub fn open(world: &World, root: &Path) -> Result<Self, OpenError> {
-        Self::open_as(world, root, true)
+        Self::open_as(world, root, Purpose::Everything)
     }
 
     /// Opens a table for [`view`](ringfence_engine::Engine::view) and
     /// [`scan`](ringfence_engine::Engine::scan) only. Writes nothing.
     pub fn open_read_only(world: &World, root: &Path) -> Result<Self, OpenError> {
-        Self::open_as(world, root, false)
+        Self::open_as(world, root, Purpose::Reading)
     }
 
-    fn open_as(world: &World, root: &Path, write: bool) -> Result<Self, OpenError> {
+    pub(crate) fn open_as(world: &World, root: &Path, purpose: Purpose) -> Result<Self, OpenError> {
+        let write = purpose != Purpose::Reading;
         let root: PathBuf = root.components().collect();
         check_root(world, &root)?;
         let layout = Layout::new(&root);
@@ -130,6 +141,11 @@ impl JournalEngine {
         };
         let table = XxHash3_64::oneshot(meta.table.as_bytes());
         let fail = |source| StorageError::new("open the files of", root.display(), source);
+        if let (Purpose::Everything, Some(binding)) = (purpose, meta.binding)
+            && !binding.names(world, &layout).map_err(fail)?
+        {
+            return Err(OpenError::Restored { root });
+        }
         let segments = Segments::open(world, &layout, table, write).map_err(fail)?;
         let locks = if write { Some(Locks::open(world, &layout).map_err(fail)?) } else { None };
         let hints = if write {
@@ -215,6 +231,7 @@ fn make(world: &World, layout: &Layout, options: &InitOptions) -> Result<(), Ini
         shards: options.shards,
         ttl: options.ttl,
         segment_bytes: options.segment_bytes,
+        binding: None,
     };
     let table = XxHash3_64::oneshot(meta.table.as_bytes());
     for path in (0..SLOTS).map(|slot| layout.segment(slot)) {
@@ -250,13 +267,10 @@ fn make(world: &World, layout: &Layout, options: &InitOptions) -> Result<(), Ini
     let hints = Hints::open(world, layout, table).map_err(fail)?;
     hints.set_issued(0);
     hints.set_ready(SLOTS as u64);
-    let temp = layout.meta().with_extension("tmp");
-    remove(world, &temp).map_err(fail)?;
-    let (meta, line) = (layout.meta(), meta.to_line());
-    let done = steps::durable_replace(&*world.fs, &temp, &meta, line.as_bytes(), FILE_MODE);
+    let done = binding::describe(world, layout, &meta);
     if done.is_err() {
         // A name whose sync failed may be gone after a power cut: it must not be taken for a table.
-        remove(world, &meta).map_err(fail)?;
+        remove(world, &layout.meta()).map_err(fail)?;
     }
     done.map_err(fail)
 }
@@ -383,6 +397,18 @@ pub enum OpenError {
         root: PathBuf,
         /// Why.
         reason: String,
+    },
+    /// It was put back from a backup, or is a copy of another table.
+    #[error(
+        "{} is a copy: this table was restored from a backup or copied from another place, so fences \
+         above its own may have been handed out. Stop every program that uses it, then run `ringfence \
+         check STORE --repair --bump-fence N`, with an N that is not less than the number of grants \
+         since the copy was made (1000000000 does no harm); nothing was changed",
+        root.display()
+    )]
+    Restored {
+        /// The directory.
+        root: PathBuf,
     },
     /// The journal does not read.
     #[error("{}: {reason}", root.display())]

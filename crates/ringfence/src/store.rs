@@ -69,18 +69,18 @@ impl Store {
             CheckError::Storage(StorageError::new("repair", path.display(), why))
         })?;
         if is_journal(&world, path) {
-            if repair.bump_fence.is_some() {
-                let why = "a journal has no fence counter to raise: only tables of files have one";
-                let why = std::io::Error::new(std::io::ErrorKind::Unsupported, why);
-                let error = StorageError::new("raise the fences of", path.display(), why);
-                return Err(CheckError::Storage(error));
-            }
             let unread = |error: ringfence_journal::OpenError| {
                 let why = std::io::Error::new(std::io::ErrorKind::InvalidData, error.to_string());
                 CheckError::Storage(StorageError::new("open", path.display(), why))
             };
-            let engine = JournalEngine::open(&world, path).map_err(unread)?;
-            return Self { engine: Kind::Journal(engine), world }.repair();
+            let engine = match repair.bump_fence {
+                None => JournalEngine::open(&world, path),
+                Some(by) => JournalEngine::raise_fences(&world, path, by),
+            };
+            let engine = engine.map_err(unread)?;
+            let limit = repair.bump_fence.and_then(|_| Some(engine.place().ok()?.fence));
+            let report = Self { engine: Kind::Journal(engine), world }.repair()?;
+            return Ok(CheckReport { fence_limit: limit, ..report });
         }
         FilesEngine::open_to_repair(&world, path)?.repair_with(repair)
     }

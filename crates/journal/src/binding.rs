@@ -1,0 +1,132 @@
+//! Telling a table from a copy of it.
+//!
+//! A table that is put back from a backup would put numbers into tokens a second time, and all that it
+//! knows is in the backup too. What no backup holds is which file on the disk its bytes were in.
+//!
+//! B1. The description names the very file that it stands in, by number and birth, and the directory of
+//!     the table. In a copy, whatever made it, that is another file or another directory: it is refused,
+//!     but by readers, until somebody has raised its fences.
+//! B2. Raising is durable before the description names its file anew.
+//!
+//! Only where files keep their numbers over remounts and restarts; elsewhere nothing is bound. Older
+//! bytes that are written over the files where they stand are not noticed, nor is what puts a whole file
+//! system back, numbers and all.
+
+use std::io;
+use std::num::NonZeroU64;
+use std::path::Path;
+
+use ringfence_engine::{Failure, StorageError};
+use ringfence_env::{World, WriteFile, steps};
+use ringfence_model::field::Fields;
+use ringfence_model::{Audit, RecordError, Timestamp, json};
+
+use crate::audit;
+use crate::engine::JournalEngine;
+use crate::journal::Which;
+use crate::layout::{FILE_MODE, Layout};
+use crate::meta::TableMeta;
+use crate::open::{OpenError, Purpose, remove};
+use crate::recover::Counts;
+
+/// File systems of one host whose files keep their numbers.
+const KEEPS_NUMBERS: [&str; 9] =
+    ["bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "xfs", "zfs"];
+
+/// The file and the directory that a description belongs in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Binding {
+    inode: u64,
+    born: Option<u64>,
+    root: Option<u64>,
+}
+
+impl Binding {
+    /// That of an open file in `root`; `None` where nothing is bound.
+    fn of(world: &World, root: &Path, file: &dyn WriteFile) -> io::Result<Option<Self>> {
+        // Where the mount table does not tell, nothing is known of the numbers.
+        let mount = world.fs.mount_type(root).unwrap_or_default();
+        if !KEEPS_NUMBERS.contains(&&*mount) {
+            return Ok(None);
+        }
+        let (Some(file), Some(root)) = (file.identity()?, world.fs.identity(root)?) else {
+            return Ok(None);
+        };
+        // Directories of an overlay over several file systems may be numbered anew at each mount.
+        let root = (mount != "overlay").then_some(root.inode);
+        Ok(Some(Self { inode: file.inode, born: file.born, root }))
+    }
+
+    /// Takes it from the fields of a description; one without any is not bound.
+    pub(crate) fn take(fields: &mut Fields) -> Result<Option<Self>, RecordError> {
+        let (born, root) = (fields.optional("born")?, fields.optional("root")?);
+        Ok(fields.optional("inode")?.map(|inode| Self { inode, born, root }))
+    }
+
+    /// The same as fields.
+    pub(crate) fn fields(self) -> Vec<(&'static str, String)> {
+        let mut fields = vec![("inode", self.inode.to_string())];
+        fields.extend(self.root.map(|root| ("root", root.to_string())));
+        fields.extend(self.born.map(|born| ("born", born.to_string())));
+        fields
+    }
+
+    /// Whether the description that is there is the file which it names.
+    pub(crate) fn names(self, world: &World, layout: &Layout) -> io::Result<bool> {
+        let (file, root) = (world.fs.identity(&layout.meta())?, world.fs.identity(layout.root())?);
+        let (Some(file), Some(root)) = (file, root) else { return Ok(true) };
+        // A kernel that does not tell the birth may be followed by one that does.
+        let same = |then: Option<u64>, now| then.zip(now).is_none_or(|(then, now)| then == now);
+        let same_root = same(self.root, Some(root.inode));
+        Ok(self.inode == file.inode && same_root && same(self.born, file.born))
+    }
+}
+
+/// Puts a description in force that names its own file, durably.
+pub(crate) fn describe(world: &World, layout: &Layout, meta: &TableMeta) -> io::Result<()> {
+    let temp = layout.meta().with_extension("tmp");
+    remove(world, &temp)?;
+    let line = |file: &dyn WriteFile| {
+        let binding = Binding::of(world, layout.root(), file)?;
+        Ok(TableMeta { binding, ..meta.clone() }.to_line().into_bytes())
+    };
+    steps::durable_replace_by(&*world.fs, &temp, &layout.meta(), line, FILE_MODE)
+}
+
+impl JournalEngine {
+    /// Raises every fence to come by `by`, and opens the table: for one that was put back from a backup,
+    /// by somebody who knows how many grants there may have been since it was made.
+    ///
+    /// *Durability:* done means that no fence up to the highest one there is and `by` more is put into a
+    /// token, also after a power cut. On failure the fences may have been raised; the table is refused
+    /// as before.
+    pub fn raise_fences(world: &World, root: &Path, by: NonZeroU64) -> Result<Self, OpenError> {
+        let engine = Self::open_as(world, root, Purpose::Raise)?;
+        engine.raise(by).map_err(|failure| OpenError::Failure(Box::new(failure)))?;
+        Ok(engine)
+    }
+
+    fn raise(&self, by: NonZeroU64) -> Result<(), Failure> {
+        let journal = &*self.journal;
+        let held = journal.lock(Which::Append, journal.long())?;
+        let mut replica = journal.replica();
+        let issued = journal.catch_up_for_writing(&mut replica, &held);
+        let now = issued.map_err(Failure::Untouched)?.max(replica.fence);
+        let raised = now.checked_add(by.get()).ok_or_else(crate::commit::exhausted)?;
+        let fields = [
+            ("at", json::float(Timestamp::from_unix(journal.world.clock.wall()).seconds())),
+            ("by", by.to_string()),
+            ("event", json::quoted("bump-fence")),
+            ("fence", raised.to_string()),
+        ];
+        let line = json::object_line(&fields.into_iter().collect()).trim_end().to_owned();
+        audit::append(&journal.world, &journal.layout, &Audit(line))?;
+        // B2. The checkpoint that ends the epoch holds it.
+        journal.hints.set_issued(raised);
+        journal.close(&mut replica, Counts::All, &held).map_err(Failure::Untouched)?;
+        let root = journal.layout.root();
+        let fail =
+            |source| Failure::Untouched(StorageError::new("describe", root.display(), source));
+        describe(&journal.world, &journal.layout, &journal.meta).map_err(fail)
+    }
+}
