@@ -48,7 +48,9 @@ pub(crate) fn journal_not_opened(error: &JournalError) -> Complaint {
             Complaint::new(Exit::NO_TABLE, "no-table", message)
         }
         JournalError::Unsafe { .. } => Complaint::new(Exit::NO_TABLE, "unsafe", message),
-        JournalError::Restored { .. } => Complaint::new(Exit::NO_TABLE, "restored", message),
+        JournalError::Restored { limit, .. } => {
+            Complaint::new(Exit::NO_TABLE, "restored", message).with("fence_limit", *limit)
+        }
         JournalError::Meta(JournalMeta::Damaged { path, reason }) => corrupt(path, reason, message),
         JournalError::Read { root, reason }
             if !matches!(reason, ReadError::Io(_) | ReadError::NoSegment) =>

@@ -5,8 +5,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{PoisonError, TryLockError};
 use std::time::Duration;
 
 use ringfence_engine::{Failure, StorageError};
@@ -19,6 +18,7 @@ use crate::lives::Ended;
 use crate::meta::TableMeta;
 use crate::replica::{ReadError, Replica, Tail};
 use crate::segment::Segments;
+use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard};
 
 /// An open table.
 #[derive(Debug)]

@@ -64,6 +64,7 @@ pub mod recover;
 pub mod replica;
 pub mod room;
 pub mod segment;
+mod sync;
 
 pub use engine::JournalEngine;
 pub use open::{InitError, InitOptions, OpenError};

@@ -9,8 +9,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence_engine::{Failure, StorageError};
@@ -28,6 +27,7 @@ use crate::lives::{Children, Ended, Life};
 use crate::meta::{MetaError, TableMeta};
 use crate::replica::{ReadError, Replica};
 use crate::segment::{FIRST_FRAME, Segments};
+use crate::sync::{AtomicBool, AtomicU64, Mutex};
 
 /// How a table is made.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -144,7 +144,9 @@ impl JournalEngine {
         if let (Purpose::Everything, Some(binding)) = (purpose, meta.binding)
             && !binding.names(world, &layout).map_err(fail)?
         {
-            return Err(OpenError::Restored { root });
+            let reader = Self::open_as(world, &root, Purpose::Reading)?;
+            let limit = reader.journal.replica().fence;
+            return Err(OpenError::Restored { root, limit });
         }
         let segments = Segments::open(world, &layout, table, write).map_err(fail)?;
         let locks = if write { Some(Locks::open(world, &layout).map_err(fail)?) } else { None };
@@ -401,7 +403,7 @@ pub enum OpenError {
     /// It was put back from a backup, or is a copy of another table.
     #[error(
         "{} is a copy: this table was restored from a backup or copied from another place, so fences \
-         above its own may have been handed out. Stop every program that uses it, then run `ringfence \
+         above {limit} may have been handed out. Stop every program that uses it, then run `ringfence \
          check STORE --repair --bump-fence N`, with an N that is not less than the number of grants \
          since the copy was made (1000000000 does no harm); nothing was changed",
         root.display()
@@ -409,6 +411,8 @@ pub enum OpenError {
     Restored {
         /// The directory.
         root: PathBuf,
+        /// The highest fence that it knows of.
+        limit: u64,
     },
     /// The journal does not read.
     #[error("{}: {reason}", root.display())]

@@ -70,6 +70,10 @@ impl Store {
         })?;
         if is_journal(&world, path) {
             let unread = |error: ringfence_journal::OpenError| {
+                if let ringfence_journal::OpenError::Restored { root, limit } = error {
+                    let fence = root.join("table.json");
+                    return CheckError::Restored(ringfence_files::Restored { fence, limit });
+                }
                 let why = std::io::Error::new(std::io::ErrorKind::InvalidData, error.to_string());
                 CheckError::Storage(StorageError::new("open", path.display(), why))
             };
