@@ -47,7 +47,7 @@ pub(super) const CANARIES: &[Canary] = &[
         S::RecycledBelieved,
         Crash(Act::NoRoom, 2, 1),
     ),
-    below("the chain is not checked", Journal, S::ChainUnchecked, Disk(Act::HeartbeatEach, 1, 1)),
+    below("the chain is not checked", Journal, S::ChainUnchecked, Storm),
     below(
         "a failed sync is tried again and believed",
         Journal,
