@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence_engine::{Failure, StorageError};
-use ringfence_env::{FileKind, FileLock, LockMode, Read, World, steps};
+use ringfence_env::{FileKind, FileLock, LockMode, World, steps};
 use ringfence_model::{ShardCount, Ttl};
 use twox_hash::XxHash3_64;
 
@@ -109,8 +109,9 @@ impl JournalEngine {
             FileLock::acquire(fs, clock, &path, LockMode::Exclusive, Some(FILE_MODE), deadline)
                 .map_err(|error| storage("lock", &path, io::Error::other(error.to_string())))?;
         if let Some(engine) = existing(world, &layout, options)? {
-            // Its maker may have died before its name was durable, or after a sync of it had failed.
-            name_again(world, &layout)
+            // Its maker may have died before its name was durable, or after a sync of it had failed:
+            // then one that succeeds proves nothing, and it is described anew.
+            binding::describe(world, &layout, &engine.journal.meta)
                 .map_err(|source| storage("write", &layout.meta(), source))?;
             return Ok(engine);
         }
@@ -135,19 +136,25 @@ impl JournalEngine {
         let root: PathBuf = root.components().collect();
         check_root(world, &root)?;
         let layout = Layout::new(&root);
-        let meta = match TableMeta::read(&*world.fs, &layout) {
-            Err(MetaError::Missing) => return Err(OpenError::NotATable { root }),
-            other => other?,
+        let describe = || match TableMeta::read(&*world.fs, &layout) {
+            Err(MetaError::Missing) => Err(OpenError::NotATable { root: root.clone() }),
+            other => Ok(other?),
         };
-        let table = XxHash3_64::oneshot(meta.table.as_bytes());
+        let mut meta = describe()?;
         let fail = |source| StorageError::new("open the files of", root.display(), source);
-        if let (Purpose::Everything, Some(binding)) = (purpose, meta.binding)
+        while let (Purpose::Everything, Some(binding)) = (purpose, meta.binding)
             && !binding.names(world, &layout).map_err(fail)?
         {
-            let reader = Self::open_as(world, &root, Purpose::Reading)?;
-            let limit = reader.journal.replica().fence;
-            return Err(OpenError::Restored { root, limit });
+            // Somebody may have described it anew between the two looks.
+            let now = describe()?;
+            if now.binding == meta.binding {
+                let reader = Self::open_as(world, &root, Purpose::Reading)?;
+                let limit = reader.journal.replica().fence;
+                return Err(OpenError::Restored { root, limit });
+            }
+            meta = now;
         }
+        let table = XxHash3_64::oneshot(meta.table.as_bytes());
         let segments = Segments::open(world, &layout, table, write).map_err(fail)?;
         let locks = if write { Some(Locks::open(world, &layout).map_err(fail)?) } else { None };
         let hints = if write {
@@ -275,17 +282,6 @@ fn make(world: &World, layout: &Layout, options: &InitOptions) -> Result<(), Ini
         remove(world, &layout.meta()).map_err(fail)?;
     }
     done.map_err(fail)
-}
-
-/// Writes the description anew, as it is: after a failed sync of its name, one that succeeds proves
-/// nothing. The maintain lock is held.
-fn name_again(world: &World, layout: &Layout) -> io::Result<()> {
-    let (path, temp) = (layout.meta(), layout.meta().with_extension("tmp"));
-    let Read::Bytes(bytes) = world.fs.read(&path, usize::MAX)? else {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-    };
-    remove(world, &temp)?;
-    steps::durable_replace(&*world.fs, &temp, &path, &bytes, FILE_MODE)
 }
 
 /// A root that is empty and looks like one of ours may be what a maker left who could not make its name

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ringfence_engine::{Engine as _, Outcome, Request};
@@ -157,6 +158,28 @@ fn what_is_no_copy_of_a_journal_is_never_refused() {
 }
 
 /// Whoever raises the fences and fails at any call leaves a table that is refused still, or goes on above.
+#[test]
+fn a_table_that_is_described_anew_while_others_open_it_is_no_copy() {
+    let dir = tempfile::tempdir().unwrap();
+    let (root, engine) = table(dir.path());
+    let made = std::fs::read_to_string(root.join("table.json")).unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..50 {
+                JournalEngine::init(&World::system(), &root, &InitOptions::default()).unwrap();
+            }
+            over.store(true, Ordering::SeqCst);
+        });
+        while !over.load(Ordering::SeqCst) {
+            JournalEngine::open(&World::system(), &root).unwrap();
+        }
+    });
+    assert_ne!(std::fs::read_to_string(root.join("table.json")).unwrap(), made, "described anew");
+    assert_eq!(issue(&engine, 1), 6);
+    assert!(!root.join("table.tmp").exists());
+}
+
 #[test]
 fn a_raise_that_fails_at_any_call_puts_no_fence_into_a_token_twice() {
     let dir = tempfile::tempdir().unwrap();
