@@ -3,7 +3,10 @@
 //! X1. While a table is held still nothing is appended and no segment is made ready; whatever was
 //!     appended before is durable.
 //! X2. A closed table is refused by every handle of every process, by those that had it open before
-//!     too: the segment that is written has no header any more, and nobody goes on without one.
+//!     too: a sector that says so stands in place of the header of the segment that was written. Whoever
+//!     reads headers is refused there, with the new place; nobody appends, makes a segment ready or ends
+//!     an epoch without having read them. A missing header alone would not do: a process that has been
+//!     making the next segment ready since before it was written would take it for room.
 //! X3. It is closed by one write of one sector, which names the line that says where the table went.
 //!     The frames stay where they are, for whoever must look at them.
 //!
@@ -13,21 +16,26 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use ringfence_engine::{Failure, StorageError};
-use ringfence_env::{Deadline, RandomFile, Read, World, steps};
+use ringfence_env::{Deadline, Fs, RandomFile, Read, World, steps};
 use ringfence_model::Fence;
+use ringfence_model::field::Fields;
 use twox_hash::XxHash3_64;
 
 use crate::codec::Out;
-use crate::commit::Ticket;
 use crate::engine::JournalEngine;
 use crate::frame::SECTOR;
-use crate::journal::{Held, Which};
+use crate::journal::{Held, Journal, Which};
 use crate::layout::{FILE_MODE, Layout, SLOTS};
+use crate::replica::Place;
 use crate::segment::{read_full, write_full};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"RFmv");
+const LONGEST_LINE: usize = 64 * 1024;
+/// So many epochs may end before a table is not held still.
+const EPOCHS: usize = 4;
 
 /// A table that nobody changes as long as this lives.
 #[must_use = "a table that is dropped is in use again"]
@@ -47,21 +55,38 @@ impl JournalEngine {
     pub fn hold_still(&self, deadline: Deadline) -> Result<Still<'_>, Failure> {
         let journal = &*self.journal;
         let append = journal.lock(Which::Append, deadline)?;
-        let (place, fence) = {
-            let mut replica = journal.replica();
-            journal.catch_up_for_writing(&mut replica, &append).map_err(Failure::Untouched)?;
-            // J10. As many as may have been handed out and lost.
-            let lost = replica.segment_bytes() / SECTOR as u64;
-            let unknown = || replica.fence.saturating_add(lost);
-            let issued = journal.hints.issued().unwrap_or_else(unknown);
-            (replica.place(), issued.max(replica.fence))
-        };
-        let (epoch, sequence) = (place.epoch, place.at.sequence);
-        let ticket = Ticket { epoch, sequence, token: None, stored: false, frees: false };
-        journal.wait_durable(&ticket)?;
+        let (place, fence) = journal.settled(&append, deadline)?;
         let maintain = journal.lock(Which::Maintain, deadline)?;
         let (fence, slot) = (Fence(fence), place.slot);
         Ok(Still { engine: self, fence, slot, _maintain: maintain, _append: append })
+    }
+}
+
+impl Journal {
+    /// Makes everything durable that was appended, at the end of one epoch or another; says where that
+    /// is, and the highest fence that may be in some token. The append lock is held.
+    fn settled(&self, append: &Held<'_>, deadline: Deadline) -> Result<(Place, u64), Failure> {
+        let untouched = Failure::Untouched;
+        for _ in 0..EPOCHS {
+            let (place, fence) = {
+                let mut replica = self.replica();
+                self.catch_up_for_writing(&mut replica, append).map_err(untouched)?;
+                // J10. As many as may have been handed out and lost.
+                let lost = replica.segment_bytes() / SECTOR as u64;
+                let unknown = || replica.fence.saturating_add(lost);
+                let issued = self.hints.issued().unwrap_or_else(unknown);
+                (replica.place(), issued.max(replica.fence))
+            };
+            // Those who wait for the same sync have given the append lock up.
+            let sync = self.lock(Which::Sync, deadline)?;
+            if place.at.sequence <= self.known_durable(&place)
+                || self.sync_all(&place, &sync).map_err(untouched)?
+            {
+                return Ok((place, fence));
+            }
+        }
+        let why = io::Error::other("its syncs fail again and again");
+        Err(untouched(StorageError::new("hold still", self.layout.root().display(), why)))
     }
 }
 
@@ -97,7 +122,7 @@ impl Still<'_> {
 pub fn closed(world: &World, root: &Path) -> Result<Option<String>, StorageError> {
     let path = moved(root);
     let fail = |source| StorageError::new("read", path.display(), source);
-    let line = match world.fs.read(&path, 64 * 1024) {
+    let line = match world.fs.read(&path, LONGEST_LINE) {
         Ok(Read::Bytes(bytes)) => bytes,
         Ok(_) => return Ok(None),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -114,6 +139,26 @@ pub fn closed(world: &World, root: &Path) -> Result<Option<String>, StorageError
         }
     }
     Ok(None)
+}
+
+/// Whether what stands where a header is expected says that the table was moved.
+pub(crate) fn is_close(sector: &[u8]) -> bool {
+    sector.get(..4).is_some_and(|magic| magic == MAGIC.to_le_bytes())
+}
+
+/// X2, in words.
+pub(crate) fn refusal(fs: &dyn Fs, root: &Path) -> io::Error {
+    let to: Option<Arc<str>> = match fs.read(&moved(root), LONGEST_LINE) {
+        Ok(Read::Bytes(line)) => {
+            Fields::parse(&line).ok().and_then(|mut line| line.required("to").ok())
+        }
+        _ => None,
+    };
+    let why = match to {
+        Some(to) => format!("the table was moved: it is {to} now"),
+        None => format!("the table was moved; {} does not read", moved(root).display()),
+    };
+    io::Error::new(io::ErrorKind::InvalidInput, why)
 }
 
 fn moved(root: &Path) -> std::path::PathBuf {

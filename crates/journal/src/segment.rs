@@ -11,16 +11,21 @@
 //!     shared memory, and where that is not known the file is made ready again. It is not enough that the
 //!     header is there: its maker may have died, or his sync failed. Where there is no shared memory the
 //!     header is written once more instead, and the sync that covers the first frame covers it too.
+//! S5. Where a closed table's sector stands in place of a header nobody reads a header any more, nor
+//!     takes its absence for room: it is an error that says where the table went ([`moving`]).
 
 use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
 
-use ringfence_env::{RandomFile, World};
+use ringfence_env::{Fs, RandomFile, World};
 use twox_hash::XxHash3_64;
 
 use crate::codec::{In, Malformed, Out};
 use crate::frame::SECTOR;
 use crate::layout::{Layout, SLOTS};
 use crate::meta::MAX_SEGMENT_BYTES;
+use crate::moving;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"RFs1");
 const MARK: u32 = u32::from_le_bytes(*b"RFm1");
@@ -92,6 +97,8 @@ pub struct Segments {
     table: u64,
     /// The table and the boot.
     boot: u64,
+    fs: Arc<dyn Fs>,
+    root: PathBuf,
 }
 
 impl Segments {
@@ -100,7 +107,8 @@ impl Segments {
         let open = |slot| world.fs.open_random(&layout.segment(slot), write);
         let boot = world.host.boot.as_deref().unwrap_or_default();
         let boot = XxHash3_64::oneshot_with_seed(table, boot.as_bytes());
-        Ok(Self { files: [open(0)?, open(1)?], table, boot })
+        let (fs, root) = (world.fs.clone(), layout.root().to_owned());
+        Ok(Self { files: [open(0)?, open(1)?], table, boot, fs, root })
     }
 
     /// One of the files.
@@ -109,11 +117,15 @@ impl Segments {
         file.ok_or_else(|| io::Error::other("there is no such segment file"))
     }
 
-    /// What a file's first sectors say, if they say anything.
+    /// What a file's first sectors say, if they say anything; an error if they say that the table was
+    /// moved.
     pub fn header(&self, slot: usize) -> io::Result<Option<SegmentHeader>> {
         let mut sector = [0; 2 * SECTOR];
         let read = read_full(self.file(slot)?, &mut sector, 0)?;
         let sector = sector.get(..read).unwrap_or_default();
+        if moving::is_close(sector) {
+            return Err(moving::refusal(&*self.fs, &self.root));
+        }
         Ok(SegmentHeader::decode(sector, self.table, self.boot).ok())
     }
 
