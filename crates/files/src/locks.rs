@@ -36,9 +36,10 @@ pub fn lock_all(
     records: &[RecordPaths],
     deadline: Deadline,
 ) -> Result<GroupLocks, Failure> {
-    let gate = acquire(world, &layout.gate(), LockMode::Shared, deadline)?;
+    let mut gate = acquire(world, &layout.gate(), LockMode::Shared, deadline)?;
     // K2. A directory that a dying repair made is relied on only once its name is durable.
     if make::is_under_way(world, layout).map_err(Failure::Untouched)? {
+        gate = moving::let_pass(world, layout, gate, deadline)?;
         moving::refuse_closed(world, layout).map_err(Failure::Untouched)?;
         make::vouch(world, layout).map_err(Failure::Untouched)?;
     }

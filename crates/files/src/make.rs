@@ -4,7 +4,8 @@
 //!     was in it, and that is for an operator to see.
 //! K2. No operation relies on a directory whose name is not durable. While directories are being made
 //!     again a mark stands in the root. Their maker removes it once they are durable; if it dies before,
-//!     every operation syncs their names itself until a repair has removed the mark.
+//!     every operation syncs their names itself until a repair has removed the mark. Whoever moves a
+//!     table makes the same mark to be let in ([`crate::moving`]).
 //! K3. A directory that somebody else has made is not taken over by one more sync of its name, which
 //!     proves nothing where an earlier one has failed: whoever finds one that is empty puts a new one in
 //!     its place.
@@ -111,6 +112,17 @@ pub(crate) fn again(
 /// Whether a maker of directories died before their names were durable, or is at work.
 pub(crate) fn is_under_way(world: &World, layout: &Layout) -> Result<bool, StorageError> {
     exists(world, &layout.making())
+}
+
+/// K2. Takes the mark away once every directory that is there is durable. The caller holds the gate, so
+/// no maker is at work.
+pub(crate) fn unmark(world: &World, layout: &Layout) -> Result<(), StorageError> {
+    vouch(world, layout)?;
+    let mark = layout.making();
+    match world.fs.unlink(&mark) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other.map_err(|source| StorageError::new("remove", mark.display(), source)),
+    }
 }
 
 /// Makes the names of all directories durable.

@@ -6,23 +6,34 @@
 //!     before too: the mark of a maker of directories stands in the root, which sends every operation
 //!     off the short way, to the line that says where the table went.
 //! X3. It is closed by one rename. Until then the mark costs operations two syncs and no more.
+//! X4. A busy table becomes still as soon as those at work are done: whoever wants it still makes the
+//!     mark and holds a lock on it, and operations that begin meanwhile give the gate back and wait for
+//!     that lock. It ends with its holder, so a mover that dies or gives up keeps nobody waiting.
 //!
 //! ```text
-//! In use -[hold_still]-> Still -[close]-> Closed        Still -[dropped]-> In use
+//! In use -[knock]-> Draining -[the gate]-> Still -[close]-> Closed      Still -[dropped]-> In use
+//!            \-[deadline]-> In use
 //! ```
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use ringfence_engine::{Failure, StorageError};
-use ringfence_env::{Deadline, FileLock, OpenWrite, Read, World, steps};
+use ringfence_env::{Deadline, FileLock, LockError, LockMode, OpenWrite, Read, World, steps};
 use ringfence_model::Fence;
+use ringfence_model::field::Fields;
 
 use crate::engine::FilesEngine;
 use crate::fence::FenceCounter;
 use crate::intent::{Standing, standing_intents};
 use crate::layout::{FILE_MODE, Layout};
+use crate::locks;
 use crate::make;
+
+/// How long one who gives up waits for a repair to end.
+const SOON: Duration = Duration::from_secs(1);
 
 /// A table that nobody changes as long as this lives.
 #[must_use = "a table that is dropped is in use again"]
@@ -37,32 +48,82 @@ pub struct Still<'e> {
 impl FilesEngine {
     /// Waits until no operation is under way, finishes what dead writers left, and keeps everybody out.
     pub fn hold_still(&self, deadline: Deadline) -> Result<Still<'_>, Failure> {
+        let (world, layout) = (&self.world, &self.layout);
+        let untouched = Failure::Untouched;
         loop {
-            let gate = self.alone(deadline)?;
-            let untouched = Failure::Untouched;
-            refuse_closed(&self.world, &self.layout).map_err(untouched)?;
-            // What a move that died before it closed anything left, or a repair.
-            let durability = self.meta.durability;
-            if make::is_under_way(&self.world, &self.layout).map_err(untouched)?
-                && make::missing(&self.world, &self.layout, durability)
-                    .map_err(untouched)?
-                    .is_empty()
-            {
-                make::again(&self.world, &self.layout, durability).map_err(untouched)?;
-            }
-            let standing = standing_intents(&self.world, &self.layout, None).map_err(untouched)?;
+            let knock = locks::acquire(world, &layout.making(), LockMode::Exclusive, deadline)?;
+            let gate = match self.alone(deadline) {
+                Ok(gate) => gate,
+                Err(failure) => {
+                    drop(knock);
+                    go_away(world, layout);
+                    return Err(failure);
+                }
+            };
+            refuse_closed(world, layout).map_err(untouched)?;
+            // The gate keeps everybody out from here on.
+            make::unmark(world, layout).map_err(untouched)?;
+            drop(knock);
+            let standing = standing_intents(world, layout, None).map_err(untouched)?;
             if standing.iter().all(|found| found.standing == Standing::Retired) {
-                let limit = FenceCounter::new(&self.layout).limit(&self.world);
+                let limit = FenceCounter::new(layout).limit(world);
                 let fence = Fence(limit.map_err(untouched)?);
                 return Ok(Still { engine: self, fence, _gate: gate });
             }
             // Its writer is dead, or makes a batch durable. Recovery shares the gate.
             drop(gate);
             self.recover(None, deadline)?;
-            if self.world.clock.left(deadline).is_zero() {
-                let what = format!("an intent in {}", self.layout.intents().display());
-                return Err(Failure::Busy { what, waited: std::time::Duration::ZERO });
+            if world.clock.left(deadline).is_zero() {
+                let what = format!("an intent in {}", layout.intents().display());
+                return Err(Failure::Busy { what, waited: Duration::ZERO });
             }
+        }
+    }
+}
+
+/// X4, for who knocked in vain. What fails here costs operations two syncs until somebody knocks again.
+fn go_away(world: &World, layout: &Layout) {
+    let soon = world.clock.deadline(SOON);
+    if let Ok(_gate) = locks::acquire(world, &layout.gate(), LockMode::Shared, soon)
+        && let Ok(None) = closed_at(world, &layout.moved())
+    {
+        let _ = make::unmark(world, layout);
+    }
+}
+
+/// X4, for an operation that has the gate and met the mark: lets whoever knocks have the table first.
+pub(crate) fn let_pass(
+    world: &World,
+    layout: &Layout,
+    mut gate: FileLock,
+    deadline: Deadline,
+) -> Result<FileLock, Failure> {
+    while let Some(busy) = knocking(world, layout, world.clock.deadline(Duration::ZERO))? {
+        drop(gate);
+        if knocking(world, layout, deadline)?.is_some() {
+            return Err(busy);
+        }
+        gate = locks::acquire(world, &layout.gate(), LockMode::Shared, deadline)?;
+    }
+    Ok(gate)
+}
+
+/// Waits until nobody knocks; whoever still does at the deadline is in the way.
+fn knocking(
+    world: &World,
+    layout: &Layout,
+    deadline: Deadline,
+) -> Result<Option<Failure>, Failure> {
+    let mark = layout.making();
+    match FileLock::acquire(&*world.fs, &*world.clock, &mark, LockMode::Shared, None, deadline) {
+        Ok(_) => Ok(None),
+        Err(LockError::Busy { path, waited }) => {
+            Ok(Some(Failure::Busy { what: path.display().to_string(), waited }))
+        }
+        Err(LockError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => {
+            let why = io::Error::other(error.to_string());
+            Err(Failure::Untouched(StorageError::new("lock", mark.display(), why)))
         }
     }
 }
@@ -110,10 +171,12 @@ fn closed_at(world: &World, path: &Path) -> Result<Option<String>, StorageError>
 
 /// X2, for an operation that met the mark.
 pub(crate) fn refuse_closed(world: &World, layout: &Layout) -> Result<(), StorageError> {
-    if closed_at(world, &layout.moved())?.is_none() {
-        return Ok(());
-    }
-    let why = format!("it was moved: {} says where to", layout.moved().display());
+    let Some(line) = closed_at(world, &layout.moved())? else { return Ok(()) };
+    let to = Fields::parse(line.as_bytes()).and_then(|mut line| line.required::<Arc<str>>("to"));
+    let why = match to {
+        Ok(to) => format!("the table was moved: it is {to} now"),
+        Err(_) => format!("the table was moved; {} does not read", layout.moved().display()),
+    };
     let why = io::Error::new(io::ErrorKind::InvalidInput, why);
     Err(StorageError::new("use", layout.root().display(), why))
 }
