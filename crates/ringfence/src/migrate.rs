@@ -17,6 +17,7 @@
 //! ```text
 //! PARENT/.NAME.arriving/arriving.json      from where, and of which table
 //! PARENT/.NAME.arriving/table/             the new table
+//! PARENT/.NAME.arriving.TABLE/             the first of these before it has its name
 //! ```
 //!
 //! | a crash after | the old place | the new place | then |
@@ -99,14 +100,21 @@ impl Store {
         to: &Path,
         into: &Destination,
     ) -> Result<Migrated, MigrateError> {
-        let arrival = Arrival::of(world, from, to)?;
+        let arrival = Arrival::of(from, to)?;
         if let Some(went) = gone(world, &arrival.from)? {
             return arrival.finish_earlier(world, &went);
         }
         arrival.expect_free(world)?;
         let old = Self::open_in(world, &arrival.from)?;
         let deadline = world.clock.deadline(PATIENCE);
-        let still = Still::of(&old.engine, deadline)?;
+        let still = match Still::of(&old.engine, deadline) {
+            Ok(still) => still,
+            // Somebody else may have moved it meanwhile.
+            Err(error) => match gone(world, &arrival.from)? {
+                Some(went) => return arrival.finish_earlier(world, &went),
+                None => return Err(error),
+            },
+        };
         let left = sound(&old)?;
         let contents = Contents::of(&old, still.fence())?;
         arrival.begin(world, &old.info().table)?;

@@ -113,6 +113,12 @@ impl Store {
         Ok(Self { engine, world: world.clone() })
     }
 
+    /// Refuses a place that a table was moved from, and one that a table is on its way to. Writes
+    /// nothing. For whoever is about to make a table there, or to read its files without opening it.
+    pub fn expect_no_move(path: impl AsRef<Path>) -> Result<(), OpenError> {
+        here(&World::system(), path.as_ref())
+    }
+
     /// A handle whose leases are tied to the life of this process, where the engine can prove its end
     /// (`journal`): once the process is gone, contenders on this boot of this host take over at once
     /// instead of after the ttl. Elsewhere the handle is like this one.

@@ -36,15 +36,15 @@ pub(crate) struct Went {
 
 impl Arrival {
     /// A move that is asked for.
-    pub(crate) fn of(world: &World, from: &Path, to: &Path) -> Result<Self, MigrateError> {
+    pub(crate) fn of(from: &Path, to: &Path) -> Result<Self, MigrateError> {
         let absolute = |path: &Path| {
             std::path::absolute(path)
                 .map(|path| path.components().collect::<PathBuf>())
                 .map_err(|source| StorageError::new("name", path.display(), source))
         };
         let (from, to) = (absolute(from)?, absolute(to)?);
-        if from == to && exists(world, &to)? {
-            return Err(MigrateError::Exists { to });
+        if from == to {
+            return Err(MigrateError::Same { at: to });
         }
         for path in [&from, &to] {
             if path.to_str().is_none() {
@@ -52,7 +52,7 @@ impl Arrival {
                 return Err(StorageError::new("write down", path.display(), why).into());
             }
         }
-        if from.starts_with(&to) || to.starts_with(&from) {
+        if from.starts_with(&to) || to.starts_with(&from) || is_within(&to, &from) {
             return Err(MigrateError::Nested { from, to });
         }
         let staging = staging(&to).ok_or_else(|| MigrateError::Exists { to: to.clone() })?;
@@ -81,34 +81,49 @@ impl Arrival {
     }
 
     /// Makes the directory for the new table; what an earlier try of the same move left is removed. The
-    /// old table is held still, and was not moved.
+    /// old table is held still, and was not moved: so whatever is here in its name has no maker any more.
+    ///
+    /// The directory comes to its name with the note in it. Two moves of two tables to one place would
+    /// otherwise each take what the other has just made for a dead one's.
     pub(super) fn begin(&self, world: &World, table: &str) -> Result<(), MigrateError> {
-        let staging = &self.staging;
+        let (fs, staging) = (&*world.fs, &self.staging);
+        let mut own = staging.clone().into_os_string();
+        own.push(format!(".{table}"));
+        let own = PathBuf::from(own);
+        if exists(world, &own)? {
+            remove(world, &own)?;
+        }
         let fail = |source| StorageError::new("make", staging.display(), source);
-        match world.fs.mkdir(staging, DIR_MODE) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                let ours = match Note::read(world, staging)? {
-                    Some(note) => note.table == table,
-                    // Its maker died before it could say anything.
-                    None => world
-                        .fs
-                        .list(staging)
-                        .map_err(fail)?
-                        .iter()
-                        .all(|name| name.name.to_string_lossy().starts_with(NOTE)),
-                };
-                if !ours {
-                    return Err(MigrateError::Occupied { staging: staging.clone() });
-                }
-                self.clear(world)?;
-                world.fs.mkdir(staging, DIR_MODE).map_err(fail)?;
+        fs.mkdir(&own, DIR_MODE).map_err(fail)?;
+        let placed = self.place(world, &own, table);
+        if placed.is_err() && exists(world, &own)? {
+            // What cannot be removed now is removed by the next try.
+            let _ = remove(world, &own);
+        }
+        placed
+    }
+
+    fn place(&self, world: &World, own: &Path, table: &str) -> Result<(), MigrateError> {
+        let (fs, staging) = (&*world.fs, &self.staging);
+        let fail = |source| StorageError::new("make", staging.display(), source);
+        let note = Note { from: self.from.clone(), table: table.to_owned() };
+        note.write(world, own)?;
+        if exists(world, staging)? {
+            let ours = |note: &Note| note.table == table;
+            if !Note::read(world, staging)?.as_ref().is_some_and(ours) {
+                return Err(MigrateError::Occupied { staging: staging.clone() });
+            }
+            self.clear(world)?;
+        }
+        match fs.rename(own, staging) {
+            // Somebody else's, this very moment.
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
+                return Err(MigrateError::Occupied { staging: staging.clone() });
             }
             other => other.map_err(fail)?,
         }
-        let note = Note { from: self.from.clone(), table: table.to_owned() };
-        note.write(world, staging)?;
         let parent = parent(staging);
-        world.fs.sync_dir(parent).map_err(|why| {
+        fs.sync_dir(parent).map_err(|why| {
             MigrateError::Storage(StorageError::new("sync directory", parent.display(), why))
         })
     }
@@ -220,10 +235,7 @@ pub(crate) fn gone(world: &World, root: &Path) -> Result<Option<Went>, StorageEr
 pub(crate) fn settle(world: &World, root: &Path, line: &str) -> Result<(), StorageError> {
     let path = root.join("table.json");
     let fail = |source| StorageError::new("write", path.display(), source);
-    if read(world, &path)?.as_deref() == Some(line.as_bytes()) {
-        // Whoever wrote it may not have lived to make it durable.
-        return world.fs.sync_dir(root).map_err(fail);
-    }
+    // Written anew also where it is there: whoever wrote it may not have lived to make it durable.
     let temp = root.join(format!("table.json.{}.tmp", world.unique().map_err(fail)?));
     steps::durable_replace(&*world.fs, &temp, &path, line.as_bytes(), FILE_MODE).map_err(fail)
 }
@@ -265,6 +277,12 @@ impl Note {
 fn staging(to: &Path) -> Option<PathBuf> {
     let name = to.file_name()?.to_string_lossy().into_owned();
     Some(parent(to).join(format!(".{name}.arriving")))
+}
+
+/// The same, also by other names for the same directories.
+fn is_within(to: &Path, from: &Path) -> bool {
+    let real = |path: &Path| std::fs::canonicalize(path).ok();
+    real(parent(to)).zip(real(from)).is_some_and(|(parent, from)| parent.starts_with(from))
 }
 
 fn parent(path: &Path) -> &Path {

@@ -20,6 +20,12 @@ pub enum MigrateError {
         /// The new place.
         to: PathBuf,
     },
+    /// The old place and the new one are the same.
+    #[error("{} is where the table is: name another place", at.display())]
+    Same {
+        /// Both.
+        at: PathBuf,
+    },
     /// One of the two places is inside of the other.
     #[error("{} and {} lie within each other: name a place outside of the table", from.display(), to.display())]
     Nested {
@@ -30,8 +36,8 @@ pub enum MigrateError {
     },
     /// Another move to the new place was begun.
     #[error(
-        "{} is in the way: it was left by a move of another table to the same place; look at it, then \
-         remove it",
+        "{} is in the way: another table is being moved to the same place, or its move was given up; \
+         look at it, then remove it",
         staging.display()
     )]
     Occupied {
