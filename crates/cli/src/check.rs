@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 
-use ringfence::{CheckError, CheckReport, Finding, Recovered, Repair, Store};
+use ringfence::{CheckError, CheckReport, Finding, OpenError, Recovered, Repair, Store};
 use ringfence_files::intent::Standing;
 use serde::Serialize;
 
@@ -79,6 +79,10 @@ pub(crate) fn run(args: &Args) -> Exit {
 
 fn check(args: &Args, out: Output) -> Result<Exit, Complaint> {
     let report = if args.repair {
+        // A table that is about to arrive the repair itself finishes.
+        if let Err(error @ OpenError::Moved { .. }) = Store::expect_no_move(&args.store.store) {
+            return Err(store::not_opened(&error));
+        }
         Store::repair_at(&args.store.store, Repair { bump_fence: args.bump_fence })
     } else {
         store::open_read_only(&args.store.store)?.check()

@@ -36,6 +36,7 @@ pub(crate) fn run(args: &Args) -> Exit {
 
 fn show(args: &Args, out: Output) -> Result<Exit, Complaint> {
     let root = &args.store.store;
+    store::expect_no_move(root)?;
     let items = dump(&World::system(), root).map_err(|error| not_dumped(&error))?;
     let text = items.iter().fold(String::new(), |mut text, item| {
         let _ = writeln!(text, "{item}");

@@ -101,6 +101,19 @@ the token printed here.
 Exit codes: 0 healthy (leftovers may be reported), 64 usage, 65 a damaged or misplaced record, a
             damaged fence counter or a missing directory, 66 no usable table or a restored one, 75 the table stayed in use, 125 failed";
 
+pub(crate) const MIGRATE: &str = "\
+Examples:
+  ringfence migrate /var/tmp/leases /var/tmp/leases.new
+  ringfence migrate /var/tmp/leases.new /srv/targets --engine files --durability record
+
+Leases, work items, tokens and the ttl go along; fences go on above all that were. The old place is
+closed for good, for processes that have it open too, and says where the table went. Stop programs other
+than Ringfence first. After a crash the same command begins again or finishes.
+
+Exit codes: 0 moved, 64 usage, 65 a damaged record or the like, 66 no usable table, or something is at
+            the new place, 69 the new place cannot carry one, 75 the table stayed in use for 10 s,
+            125 failed";
+
 pub(crate) const PROBE: &str = "\
 Examples:
   ringfence probe /var/tmp

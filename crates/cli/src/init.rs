@@ -54,7 +54,7 @@ struct Made {
     durability: &'static str,
 }
 
-fn shards(text: &str) -> Result<ShardCount, String> {
+pub(crate) fn shards(text: &str) -> Result<ShardCount, String> {
     let count = text.parse().map_err(|_| "a number from 1 to 1000 is expected".to_owned())?;
     ShardCount::new(count).map_err(|error| error.to_string())
 }
@@ -66,6 +66,7 @@ pub(crate) fn run(args: &Args) -> Exit {
 }
 
 fn init(args: &Args, out: Output) -> Result<Exit, Complaint> {
+    store::expect_no_move(&args.store)?;
     let (shards, ttl) = (args.shards, args.ttl);
     let options: InitOptions = match (args.engine, args.durability) {
         (Some(EngineArg::Journal), DurabilityArg::Record) => {

@@ -26,6 +26,7 @@ mod heartbeat;
 mod help;
 mod init;
 mod list;
+mod migrate;
 mod output;
 mod payload;
 mod probe;
@@ -90,6 +91,9 @@ enum Command {
     /// Shows what a journal's files hold, frame by frame; writes nothing
     #[command(after_help = help::DUMP)]
     Dump(dump::Args),
+    /// Moves a quiet table to another place and engine, fences and all
+    #[command(after_help = help::MIGRATE)]
+    Migrate(migrate::Args),
     /// Tries whether a directory can carry a table
     #[command(after_help = help::PROBE)]
     Probe(probe::Args),
@@ -136,6 +140,7 @@ fn dispatch(command: &Command) -> Exit {
         Command::Status(args) => status::run(args),
         Command::Check(args) => check::run(args),
         Command::Dump(args) => dump::run(args),
+        Command::Migrate(args) => migrate::run(args),
         Command::Probe(args) => probe::run(args),
         Command::ForceRelease(args) => force_release::run(args),
         Command::Race(args) => race::run(args),

@@ -31,11 +31,22 @@ pub(crate) fn open_read_only(path: &Path) -> Result<Store, Complaint> {
     Store::open_read_only(path).map_err(|error| not_opened(&error))
 }
 
+/// Refuses a place that a table was moved from, or is on its way to.
+pub(crate) fn expect_no_move(path: &Path) -> Result<(), Complaint> {
+    Store::expect_no_move(path).map_err(|error| not_opened(&error))
+}
+
 /// Why a table was not opened.
 pub(crate) fn not_opened(error: &OpenError) -> Complaint {
     match error {
         OpenError::Files(error) => files_not_opened(error),
         OpenError::Journal(error) => journal_not_opened(error),
+        OpenError::Moved { to, .. } => Complaint::new(Exit::NO_TABLE, "moved", chain(error))
+            .with("to", to.display().to_string()),
+        OpenError::Arriving { from, .. } => {
+            Complaint::new(Exit::NO_TABLE, "arriving", chain(error))
+                .with("from", from.display().to_string())
+        }
         _ => Complaint::new(Exit::FAILED, "failed", chain(error)).with("restored", true),
     }
 }

@@ -111,6 +111,7 @@ fn every_documented_answer_is_given_for_real_and_no_other() {
     failures(&mut produced);
     cut_short(&mut produced);
     restored(&mut produced);
+    moves(&mut produced);
     other_tables(&mut produced);
     measures(&mut produced);
     let examples = examples();
@@ -287,6 +288,32 @@ fn restored(produced: &mut Produced) {
     produced.add("check/raised", table.json("check", &["--repair", "--bump-fence", "1000000000"]));
     let next = table.claim("99", "me", &[]);
     assert!(next > issued, "{next} after {issued}");
+}
+
+fn moves(produced: &mut Produced) {
+    let table = Table::with(&["--engine", "files"]);
+    table.claim("77,88", "me", &[]);
+    let to = table.beside("new");
+    let path = to.to_str().unwrap();
+    damage(&table, 88);
+    produced.add("migrate/not-sound", table.json("migrate", &[path]));
+    std::fs::remove_file(table.record(88)).unwrap();
+    std::fs::write(table.store.join("003/notes.txt~"), "x").unwrap();
+    std::fs::write(&to, "x").unwrap();
+    produced.add("migrate/exists", table.json("migrate", &[path]));
+    std::fs::remove_file(&to).unwrap();
+    let staging = table.beside(".new.arriving");
+    std::fs::create_dir(&staging).unwrap();
+    std::fs::write(staging.join("x"), "x").unwrap();
+    produced.add("migrate/occupied", table.json("migrate", &[path]));
+    std::fs::remove_dir_all(&staging).unwrap();
+    // Killed at its third rename, when the new table is being made.
+    let killed = killed_at_rename(3, &table.command("migrate", &[path]), &table.beside("log"));
+    assert_eq!(killed.code, 137, "{killed:?}");
+    let arriving = Ran::of(ringfence().arg("list").arg(&to).arg("--json"));
+    produced.ran("any/arriving", &arriving);
+    produced.add("migrate/migrated", table.json("migrate", &[path]));
+    produced.add("any/moved", table.json("claim", &["--targets", "1", "--owner", "me"]));
 }
 
 fn other_tables(produced: &mut Produced) {

@@ -246,8 +246,17 @@ pub(crate) struct KernelLock(Child);
 
 impl KernelLock {
     pub(crate) fn hold(path: &Path) -> Self {
+        Self::taken(path, "-x")
+    }
+
+    /// One that others may share.
+    pub(crate) fn share(path: &Path) -> Self {
+        Self::taken(path, "-s")
+    }
+
+    fn taken(path: &Path, how: &str) -> Self {
         let mut holder = Command::new("flock");
-        holder.arg(path).args(["sh", "-c", "echo; read x"]);
+        holder.arg(how).arg(path).args(["sh", "-c", "echo; read x"]);
         let mut child = holder.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         // One line says that the lock is held.
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();

@@ -56,7 +56,8 @@ impl Layout {
         self.root.join(crate::moving::MOVED)
     }
 
-    /// Stands while directories are being made again.
+    /// Stands while directories are being made again, while somebody waits to move the table, and where
+    /// it was moved from.
     pub fn making(&self) -> PathBuf {
         self.root.join("shards.making")
     }

@@ -38,6 +38,7 @@
 //! ROOT/*.lock           kernel locks: append, sync, maintain
 //! ROOT/lives/ID.lock    kept by a process as long as it lives, if leases are tied to that
 //! ROOT/audit.log        one line per force-release
+//! ROOT/moved            where a closed table went; a sector over a segment's header says that it counts
 //! ```
 
 pub mod audit;

@@ -19,6 +19,7 @@ mod heartbeats;
 mod jobs;
 mod keep_alive;
 mod migrate;
+mod migrate_races;
 mod support;
 mod verbs;
 mod waiting;

@@ -20,6 +20,7 @@ mod init;
 mod jobs;
 mod keep_alive;
 mod migrate;
+mod migrate_races;
 mod records;
 mod support;
 mod verbs;
