@@ -4,15 +4,15 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use ringfence::{
-    Destination, Failure, InitError, InitOptions, JournalOptions, MigrateError, OpenError,
-    ShardCount, Store,
+    Destination, Failure, FilesOptions, JournalOptions, MigrateError, OpenError, ShardCount, Store,
 };
+use ringfence_files::InitError as FilesInitError;
 use ringfence_journal::InitError as JournalInitError;
 use serde::Serialize;
 
-use crate::args::{DurabilityArg, JsonArg, StoreArg};
+use crate::args::{DurabilityArg, EngineArg, JsonArg, StoreArg};
 use crate::exit::Exit;
-use crate::init::{self, EngineArg};
+use crate::init;
 use crate::output::{Complaint, Output};
 use crate::{check, store};
 
@@ -105,10 +105,10 @@ fn destination(args: &Args) -> Result<Destination, Complaint> {
         }
         EngineArg::Journal => Ok(Destination::Journal(JournalOptions::default())),
         EngineArg::Files => {
-            let usual = InitOptions::default();
+            let usual = FilesOptions::default();
             let shards = args.shards.unwrap_or(usual.shards);
             let durability = args.durability.map_or(usual.durability, Into::into);
-            Ok(Destination::Files(InitOptions { shards, durability, ..usual }))
+            Ok(Destination::Files(FilesOptions { shards, durability, ..usual }))
         }
     }
 }
@@ -139,7 +139,7 @@ fn not_moved(error: &MigrateError) -> Complaint {
         MigrateError::NotSound { findings } => {
             Complaint::new(Exit::DAMAGED, "not-sound", message).with("reasons", findings)
         }
-        MigrateError::Files(InitError::Open(error)) => store::files_not_opened(error),
+        MigrateError::Files(FilesInitError::Open(error)) => store::files_not_opened(error),
         MigrateError::Journal(JournalInitError::Open(error)) => store::journal_not_opened(error),
         // The old place is closed already: nothing is put back.
         MigrateError::Unfinished(_) => {

@@ -67,7 +67,7 @@ fn a_late_maker_of_a_segment_does_not_open_a_table_that_was_moved_meanwhile() {
     let bed = tempfile::tempdir().unwrap();
     let (from, to) = (bed.path().join("old"), bed.path().join("new"));
     let small = JournalOptions { segment_bytes: 64 * 1024, ..JournalOptions::default() };
-    let store = Store::init_journal(&from, &small).unwrap();
+    let store = Store::init(&from, &small.into()).unwrap();
     let fs = FaultFs::new(World::system().fs.clone());
     let late = Store::open_in(&World::system().with_fs(Arc::new(fs.clone())), &from).unwrap();
     let (stopped, go_on) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
@@ -122,7 +122,7 @@ fn two_tables_on_their_way_to_one_place_never_become_one() {
         let small = JournalOptions { segment_bytes: 64 * 1024, ..JournalOptions::default() };
         let tables = [1, 2].map(|target| {
             let from = bed.path().join(format!("old{target}"));
-            let store = Store::init_journal(&from, &small).unwrap();
+            let store = Store::init(&from, &small.into()).unwrap();
             let claim = Claim::by("a").unwrap().ttl(ttl(600.0));
             let _held = store.targets().claim(&group(&[target]), &claim).unwrap();
             (target, from)
