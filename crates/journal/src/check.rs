@@ -1,15 +1,15 @@
 //! Looking a table over, and clearing away what nobody uses. The frames themselves are looked at
 //! whenever a table is opened.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ringfence_engine::{Failure, StorageError};
-use ringfence_env::{Deadline, steps};
+use ringfence_env::{Deadline, FileKind, steps};
 
 use crate::engine::JournalEngine;
 use crate::hints::WORDS;
 use crate::journal::Which;
-use crate::layout::FILE_MODE;
+use crate::layout::{FILE_MODE, Layout};
 use crate::open::remove;
 
 /// What a check found.
@@ -17,7 +17,7 @@ use crate::open::remove;
 pub struct Check {
     /// Records that are held.
     pub records: usize,
-    /// A checkpoint, an audit log or a description that was not finished.
+    /// A checkpoint, an audit log, a description or a probe that was not finished.
     pub temporaries: Vec<PathBuf>,
     /// Names that are not ours.
     pub strays: Vec<PathBuf>,
@@ -55,6 +55,10 @@ const OURS: [&str; 10] = [
 const AUDIT_TEMPORARY: &str = "audit.tmp";
 const MAINTENANCE_TEMPORARIES: [&str; 2] = ["checkpoint.tmp", "table.tmp"];
 
+fn untouched(operation: &'static str, path: &Path, source: std::io::Error) -> Failure {
+    Failure::Untouched(StorageError::new(operation, path.display(), source))
+}
+
 impl JournalEngine {
     /// Looks at every name in the table. Writes nothing.
     pub fn check(&self) -> Result<Check, StorageError> {
@@ -65,7 +69,8 @@ impl JournalEngine {
         for name in journal.world.fs.list(root).map_err(fail)? {
             let text = name.name.to_string_lossy();
             let path = root.join(&name.name);
-            if text == AUDIT_TEMPORARY || MAINTENANCE_TEMPORARIES.contains(&&*text) {
+            let unfinished = MAINTENANCE_TEMPORARIES.contains(&&*text) || Layout::is_probe(&text);
+            if text == AUDIT_TEMPORARY || unfinished {
                 check.temporaries.push(path);
             } else if !OURS.contains(&&*text) && text != "lost+found" {
                 check.strays.push(path);
@@ -99,6 +104,7 @@ impl JournalEngine {
         for name in &MAINTENANCE_TEMPORARIES {
             self.clear(name, &mut removed)?;
         }
+        self.clear_probes(&mut removed)?;
         // Without them every process that opens the table ends an epoch.
         let hints = journal.layout.hints();
         let words = (WORDS * 8) as u64;
@@ -124,6 +130,26 @@ impl JournalEngine {
                 let error = StorageError::new("remove", path.display(), source);
                 return Err(Failure::Untouched(error));
             }
+        }
+        Ok(())
+    }
+
+    /// What a maker left who died while he tried the place.
+    fn clear_probes(&self, removed: &mut Vec<PathBuf>) -> Result<(), Failure> {
+        let (fs, root) = (&*self.journal.world.fs, self.journal.layout.root());
+        for name in fs.list(root).map_err(|source| untouched("list", root, source))? {
+            let place = root.join(&name.name);
+            let is_dir = fs.stat(&place).is_ok_and(|stat| stat.kind == FileKind::Dir);
+            if !is_dir || !Layout::is_probe(&name.name.to_string_lossy()) {
+                continue;
+            }
+            let files = fs.list(&place).map_err(|source| untouched("list", &place, source))?;
+            for file in files {
+                let path = place.join(&file.name);
+                fs.unlink(&path).map_err(|source| untouched("remove", &path, source))?;
+            }
+            fs.rmdir(&place).map_err(|source| untouched("remove", &place, source))?;
+            removed.push(place);
         }
         Ok(())
     }

@@ -49,6 +49,11 @@ impl Layout {
         self.root.join("hints")
     }
 
+    /// Whether this is a directory in which somebody tries what the place can do; he may have died at it.
+    pub fn is_probe(name: &str) -> bool {
+        name.strip_prefix(".probe-").is_some_and(|rest| rest.ends_with(".tmp"))
+    }
+
     /// Locked by whoever appends.
     pub fn append_lock(&self) -> PathBuf {
         self.root.join("append.lock")

@@ -330,9 +330,7 @@ fn survey(world: &World, layout: &Layout) -> Result<(), InitError> {
     let root = layout.root();
     for name in world.fs.list(root).map_err(|source| storage("list", root, source))? {
         let name = name.name.to_string_lossy().into_owned();
-        // Somebody may be trying the directory, or died at it.
-        let probe = name.starts_with(".probe-");
-        if !probe && !OURS.contains(&name.as_str()) {
+        if !Layout::is_probe(&name) && !OURS.contains(&name.as_str()) {
             return Err(InitError::NotEmpty { root: root.to_owned(), name });
         }
     }

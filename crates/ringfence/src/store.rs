@@ -60,8 +60,7 @@ impl Store {
 
     /// Looks a store over and clears away what nobody uses, as [`Store::repair`] does, also one that
     /// [`Store::open`] refuses because something is missing; and one that was put back from a backup,
-    /// if it is told how far to raise the fences. Only a store of files notices that it was put back, and
-    /// only there fences can be raised.
+    /// if it is told how far to raise the fences.
     pub fn repair_at(path: impl AsRef<Path>, repair: Repair) -> Result<CheckReport, CheckError> {
         let (world, path) = (World::system(), path.as_ref());
         arrived(&world, path).map_err(|error| {

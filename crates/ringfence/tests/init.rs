@@ -86,7 +86,12 @@ fn what_a_probe_left_behind_does_not_keep_a_table_from_being_made() {
         [("one", InitOptions::default()), ("two", InitOptions::from(FilesOptions::default()))]
     {
         let root = dir.path().join(name);
-        std::fs::create_dir_all(root.join(".probe-1-2-ab.tmp")).unwrap();
-        Store::init(&root, &options).unwrap();
+        let place = root.join(".probe-1-2-ab.tmp");
+        std::fs::create_dir_all(&place).unwrap();
+        std::fs::write(place.join("lock"), "").unwrap();
+        let store = Store::init(&root, &options).unwrap();
+        assert!(place.exists(), "whoever tries the place may be alive");
+        let removed = store.repair().unwrap().removed;
+        assert!(removed.contains(&place) && !place.exists(), "{removed:?}");
     }
 }

@@ -162,6 +162,25 @@ enum Unwritten {
     Perhaps(io::Error),
 }
 
+/// Why a slot does not hold an intent.
+enum NotWritten {
+    /// It was refused at once: another slot may do.
+    Refused(StorageError),
+    /// A sync failed, which is final, also where it says that there is no room. Whether nothing was
+    /// decided.
+    Failed(StorageError, bool),
+}
+
+impl NotWritten {
+    /// With whether nothing was decided.
+    fn told(self) -> (StorageError, bool) {
+        match self {
+            Self::Refused(error) => (error, true),
+            Self::Failed(error, undecided) => (error, undecided),
+        }
+    }
+}
+
 /// How an intent is taken back that may have been written: by its head.
 type Undo = fn(&mut SlotFile, &[u8]) -> Result<(), StorageError>;
 
@@ -237,15 +256,15 @@ impl ActiveIntent {
         let slot = SlotFile::take_free(world, layout, from).map_err(|error| (error, true))?;
         let tried = slot.path.clone();
         let mut failed = match Self::write_in(slot, world, bytes, undo) {
-            Err((error, true)) if is_full(&error) => error,
-            ended => return ended,
+            Err(NotWritten::Refused(error)) if is_full(&error) => error,
+            ended => return ended.map_err(NotWritten::told),
         };
         for path in others_longest_first(world, layout, &tried).unwrap_or_default() {
             let slot = SlotFile::take_if_free(world, layout, &path);
             let Some(slot) = slot.map_err(|error| (error, true))? else { continue };
             match Self::write_in(slot, world, bytes, undo) {
-                Err((error, true)) if is_full(&error) => failed = error,
-                ended => return ended,
+                Err(NotWritten::Refused(error)) if is_full(&error) => failed = error,
+                ended => return ended.map_err(NotWritten::told),
             }
         }
         Err((failed, true))
@@ -256,18 +275,18 @@ impl ActiveIntent {
         world: &World,
         bytes: &[u8],
         undo: Undo,
-    ) -> Result<Self, (StorageError, bool)> {
+    ) -> Result<Self, NotWritten> {
         let head = bytes.get(..HEAD_BYTES).unwrap_or_default().to_vec();
         let ended = slot.put(world, bytes);
         let fail = |source| StorageError::new("write an intent to", slot.path.display(), source);
         match ended {
             Ok(()) => Ok(Self { slot, head }),
-            Err(Unwritten::Nothing(source)) => Err((fail(source), true)),
+            Err(Unwritten::Nothing(source)) => Err(NotWritten::Refused(fail(source))),
             Err(Unwritten::Perhaps(source)) => {
                 let error = fail(source);
                 // It may have become durable all the same; no record has changed yet.
                 let undecided = undo(&mut slot, &head).is_ok();
-                Err((error, undecided))
+                Err(NotWritten::Failed(error, undecided))
             }
         }
     }
