@@ -51,7 +51,7 @@ impl Layout {
 
     /// Whether this is a directory in which somebody tries what the place can do; he may have died at it.
     pub fn is_probe(name: &str) -> bool {
-        name.strip_prefix(".probe-").is_some_and(|rest| rest.ends_with(".tmp"))
+        name.strip_prefix(".probe-").is_some_and(|rest| rest.strip_suffix(".tmp").is_some())
     }
 
     /// Locked by whoever appends.
