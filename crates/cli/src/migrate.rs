@@ -30,11 +30,11 @@ pub(crate) struct Args {
     #[arg(long, value_enum)]
     engine: Option<EngineArg>,
 
-    /// Over how many directories the leases are spread there, 1 to 1000; for the engine `files`
+    /// Over how many directories the leases are spread there, 1 to 1000; by default 8
     #[arg(long, value_name = "N", value_parser = init::shards, allow_hyphen_values = true)]
     shards: Option<ShardCount>,
 
-    /// What a crash in the middle of a call may leave of a group there; for the engine `files`
+    /// What a crash in the middle of a call may leave of a group there; a journal keeps groups whole
     #[arg(long, value_enum)]
     durability: Option<DurabilityArg>,
 
@@ -98,12 +98,16 @@ fn destination(args: &Args) -> Result<Destination, Complaint> {
         None => the_other(args)?,
     };
     match engine {
-        EngineArg::Journal if args.shards.is_some() || args.durability.is_some() => {
-            let why = "a journal has no shards and keeps groups whole: leave --shards and \
-                       --durability out, or move to --engine files";
+        EngineArg::Journal if args.durability == Some(DurabilityArg::Record) => {
+            let why = "a journal keeps groups whole: durability `record` is for tables of files, \
+                       --engine files";
             Err(Complaint::usage(why))
         }
-        EngineArg::Journal => Ok(Destination::Journal(JournalOptions::default())),
+        EngineArg::Journal => {
+            let usual = JournalOptions::default();
+            let shards = args.shards.unwrap_or(usual.shards);
+            Ok(Destination::Journal(JournalOptions { shards, ..usual }))
+        }
         EngineArg::Files => {
             let usual = FilesOptions::default();
             let shards = args.shards.unwrap_or(usual.shards);
