@@ -113,6 +113,11 @@ impl Case {
         self.name.ends_with("of the next segment")
     }
 
+    /// Whether an intent of a dead writer stands when it is made.
+    pub(crate) fn meets_an_intent(&self) -> bool {
+        self.name.ends_with("after a crash")
+    }
+
     /// Whether the call changes leases at all.
     pub(crate) fn changes(&self) -> bool {
         use Expect::{Gone, Granted, Moved, Renewed, Run};
@@ -410,7 +415,7 @@ pub(crate) fn prepare(
         Some(shown) => shown.clone(),
         None => shown_by(context, store)?,
     };
-    let pending = case.name.ends_with("after a crash") || case.expect == Expect::Repairs;
+    let pending = case.meets_an_intent() || case.expect == Expect::Repairs;
     Ok(Before { tree, view, pending })
 }
 
