@@ -36,7 +36,7 @@ fn calls(engine: &str) -> BTreeMap<String, usize> {
 /// Points in a row of `count` calls: some all along, and the ones near the end, where it is decided.
 fn points(count: usize) -> Vec<usize> {
     let mut points = vec![1, 1 + count / 2];
-    points.extend(count.saturating_sub(2)..=count);
+    points.extend(count.saturating_sub(1)..=count);
     points.retain(|point| (1..=count).contains(point));
     points.sort_unstable();
     points.dedup();

@@ -102,7 +102,8 @@ fn rust(context: &Context) -> Outcome {
     let mut whole = context.count(command, tally::libtest);
     // The locks of threads are other ones there, so it is a build of its own.
     let mut orders = context.command("cargo");
-    orders.args(["test", "--package", "ringfence-journal", "--features", "shuttle"]);
+    // Of the whole workspace, so that what others wrote is not built a second time with other features.
+    orders.args(["test", "--workspace", "--features", "ringfence-journal/shuttle"]);
     orders.args(["--test", "orders"]);
     whole += context.count(orders, tally::libtest);
     whole
@@ -138,9 +139,9 @@ fn campaign(context: &Context) -> Outcome {
         Err(error) => return Outcome::failed(error.to_string()),
     };
     let mut command = context.command("cargo");
-    command.args(["test", "--package", "ringfence-cli", "--test", "campaign"]);
+    command.args(["test", "--workspace", "--features", "ringfence-cli/real-campaign"]);
     // One after the other: duplicates are counted while both processors are there for one campaign.
-    command.args(["--features", "real-campaign", "--", "real::", "--test-threads", "1"]);
+    command.args(["--test", "campaign", "--", "real::", "--test-threads", "1"]);
     command.env("CAMPAIGN_LZ4", out.join("lz4")).env("CAMPAIGN_PYTHON", python);
     context.count(command, tally::libtest)
 }
