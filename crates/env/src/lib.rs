@@ -16,6 +16,7 @@
 //! | [`child`] | a child, its signals, its descendants |
 //! | [`process`], [`mount`] | a second process for the lock probe; what is mounted where |
 
+pub mod binding;
 pub mod child;
 pub mod clock;
 pub mod entropy;
@@ -29,6 +30,7 @@ pub mod shared;
 pub mod steps;
 pub mod world;
 
+pub use binding::Binding;
 pub use clock::{Clock, Deadline, SystemClock};
 pub use entropy::{Entropy, SystemEntropy};
 pub use fs::{

@@ -19,11 +19,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ringfence_engine::{Failure, StorageError};
-use ringfence_env::{Deadline, LockMode, OpenWrite, Read, World, steps};
+use ringfence_env::{Binding, Deadline, LockMode, OpenWrite, Read, World, steps};
 use ringfence_model::field::Fields;
 use ringfence_model::{Fence, json};
 
-use crate::binding::{self, Binding, Restored};
+use crate::binding::{self, Restored};
 use crate::digest;
 use crate::layout::{FILE_MODE, Layout};
 use crate::locks;
@@ -162,7 +162,9 @@ impl FenceCounter {
             Read::Bytes(bytes) => Fields::parse(&bytes)
                 .and_then(|mut fields| {
                     let number = fields.required("limit")?;
-                    Ok(Limit { number, binding: Binding::take(&mut fields)? })
+                    let (root, born) = (fields.optional("root")?, fields.optional("born")?);
+                    let binding = Binding::from_fields(fields.optional("inode")?, root, born);
+                    Ok(Limit { number, binding })
                 })
                 .map_err(|_| damaged()),
             _ => Err(damaged()),
@@ -176,7 +178,8 @@ impl FenceCounter {
             self.limit.with_file_name(format!("fence.{}.tmp", world.unique().map_err(fail)?));
         let mut binding = None;
         let line = |file: &dyn ringfence_env::WriteFile| {
-            binding = Binding::of(world, &self.root, file)?;
+            let mount = world.fs.mount_type(&self.root)?;
+            binding = Binding::of(world, &self.root, &mount, file)?;
             let mut fields = BTreeMap::from([("limit", limit.to_string())]);
             fields.extend(binding.into_iter().flat_map(Binding::fields));
             Ok(json::object_line(&fields).into_bytes())

@@ -17,9 +17,8 @@ use std::num::NonZeroU64;
 use std::path::Path;
 
 use ringfence_engine::{Failure, StorageError};
-use ringfence_env::{World, WriteFile, steps};
-use ringfence_model::field::Fields;
-use ringfence_model::{Audit, RecordError, Timestamp, json};
+use ringfence_env::{Binding, World, WriteFile, steps};
+use ringfence_model::{Audit, Timestamp, json};
 
 use crate::audit;
 use crate::engine::JournalEngine;
@@ -29,65 +28,14 @@ use crate::meta::TableMeta;
 use crate::open::{OpenError, Purpose, remove};
 use crate::recover::Counts;
 
-/// File systems of one host whose files keep their numbers.
-const KEEPS_NUMBERS: [&str; 9] =
-    ["bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "xfs", "zfs"];
-
-/// The file and the directory that a description belongs in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Binding {
-    inode: u64,
-    born: Option<u64>,
-    root: Option<u64>,
-}
-
-impl Binding {
-    /// That of an open file in `root`; `None` where nothing is bound.
-    fn of(world: &World, root: &Path, file: &dyn WriteFile) -> io::Result<Option<Self>> {
-        // Where the mount table does not tell, nothing is known of the numbers.
-        let mount = world.fs.mount_type(root).unwrap_or_default();
-        if !KEEPS_NUMBERS.contains(&&*mount) {
-            return Ok(None);
-        }
-        let (Some(file), Some(root)) = (file.identity()?, world.fs.identity(root)?) else {
-            return Ok(None);
-        };
-        // Directories of an overlay over several file systems may be numbered anew at each mount.
-        let root = (mount != "overlay").then_some(root.inode);
-        Ok(Some(Self { inode: file.inode, born: file.born, root }))
-    }
-
-    /// Takes it from the fields of a description; one without any is not bound.
-    pub(crate) fn take(fields: &mut Fields) -> Result<Option<Self>, RecordError> {
-        let (born, root) = (fields.optional("born")?, fields.optional("root")?);
-        Ok(fields.optional("inode")?.map(|inode| Self { inode, born, root }))
-    }
-
-    /// The same as fields.
-    pub(crate) fn fields(self) -> Vec<(&'static str, String)> {
-        let mut fields = vec![("inode", self.inode.to_string())];
-        fields.extend(self.root.map(|root| ("root", root.to_string())));
-        fields.extend(self.born.map(|born| ("born", born.to_string())));
-        fields
-    }
-
-    /// Whether the description that is there is the file which it names.
-    pub(crate) fn names(self, world: &World, layout: &Layout) -> io::Result<bool> {
-        let (file, root) = (world.fs.identity(&layout.meta())?, world.fs.identity(layout.root())?);
-        let (Some(file), Some(root)) = (file, root) else { return Ok(true) };
-        // A kernel that does not tell the birth may be followed by one that does.
-        let same = |then: Option<u64>, now| then.zip(now).is_none_or(|(then, now)| then == now);
-        let same_root = same(self.root, Some(root.inode));
-        Ok(self.inode == file.inode && same_root && same(self.born, file.born))
-    }
-}
-
 /// Puts a description in force that names its own file, durably.
 pub(crate) fn describe(world: &World, layout: &Layout, meta: &TableMeta) -> io::Result<()> {
     let temp = layout.meta().with_extension("tmp");
     remove(world, &temp)?;
     let line = |file: &dyn WriteFile| {
-        let binding = Binding::of(world, layout.root(), file)?;
+        // Where the mount table does not tell, nothing is known of the numbers.
+        let mount = world.fs.mount_type(layout.root()).unwrap_or_default();
+        let binding = Binding::of(world, layout.root(), &mount, file)?;
         Ok(TableMeta { binding, ..meta.clone() }.to_line().into_bytes())
     };
     steps::durable_replace_by(&*world.fs, &temp, &layout.meta(), line, FILE_MODE)

@@ -4,11 +4,10 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ringfence_env::{Fs, Read};
+use ringfence_env::{Binding, Fs, Read};
 use ringfence_model::field::Fields;
 use ringfence_model::{ShardCount, Ttl, json};
 
-use crate::binding::Binding;
 use crate::layout::Layout;
 
 /// The only format there is.
@@ -65,13 +64,15 @@ impl TableMeta {
         if !sizes.contains(&segment_bytes) || !segment_bytes.is_multiple_of(512) {
             return Err(format!("it names segments of {segment_bytes} bytes"));
         }
+        let (root, born) = (fields.optional("root"), fields.optional("born"));
+        let inode = fields.optional("inode").map_err(text)?;
         Ok(Self {
             table: fields.required("table").map_err(text)?,
             shards: shards.map_err(|error| error.to_string())?,
             ttl: Ttl::from_seconds(fields.required("ttl").map_err(text)?)
                 .map_err(|error| error.to_string())?,
             segment_bytes,
-            binding: Binding::take(&mut fields).map_err(text)?,
+            binding: Binding::from_fields(inode, root.map_err(text)?, born.map_err(text)?),
         })
     }
 

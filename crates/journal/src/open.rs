@@ -143,7 +143,7 @@ impl JournalEngine {
         let mut meta = describe()?;
         let fail = |source| StorageError::new("open the files of", root.display(), source);
         while let (Purpose::Everything, Some(binding)) = (purpose, meta.binding)
-            && !binding.names(world, &layout).map_err(fail)?
+            && !binding.names(world, &root, &layout.meta()).map_err(fail)?
         {
             // Somebody may have described it anew between the two looks.
             let now = describe()?;
