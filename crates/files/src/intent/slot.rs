@@ -74,7 +74,11 @@ impl SlotFile {
         let temp =
             self.path.with_file_name(format!("{name}.{}.tmp", world.unique().map_err(fail)?));
         // Locked before anybody can see it under the name that counts.
-        let lock = world.fs.open_lock(&temp, true, FILE_MODE).map_err(fail)?;
+        // It may be there although it was refused: what was opened is looked at too.
+        let lock = world.fs.open_lock(&temp, true, FILE_MODE).map_err(|source| {
+            let _ = world.fs.unlink(&temp);
+            fail(source)
+        })?;
         let taken = lock.try_lock(LockMode::Exclusive).and_then(|taken| {
             if !taken {
                 return Err(io::Error::other("a new file is locked by somebody else"));

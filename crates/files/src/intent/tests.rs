@@ -470,3 +470,28 @@ fn a_slot_that_is_found_empty_is_put_in_place_anew_before_it_holds_a_decision() 
     let names = std::fs::read_dir(bed.path().join("intents")).unwrap().count();
     assert_eq!(names, 1, "and no temporary stays");
 }
+
+#[test]
+fn a_slot_that_cannot_be_put_in_place_leaves_nothing_beside_it() {
+    let mut failed = 0;
+    for n in 1.. {
+        let (bed, _) = Bed::new(Verb::Claim);
+        let slot = bed.path().join("intents/00000.slot");
+        std::fs::write(&slot, []).unwrap();
+        let fs = FaultFs::new(World::system().fs);
+        let engine = bed.open(Some(&fs));
+        fs.arm(When::Nth(n), Effect::Errno(4));
+        let claimed = claim(&engine, &bed.group, "new", NEW);
+        if fs.fired() == 0 {
+            break;
+        }
+        if claimed.is_err_and(|failure| failure.restored()) {
+            assert_eq!(state(&bed.open(None), &bed.group), [None, None, None], "call {n}");
+            failed += 1;
+        }
+        let names = std::fs::read_dir(bed.path().join("intents")).unwrap();
+        let names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["00000.slot"], "call {n} failed");
+    }
+    assert!(failed > 3, "the slot was on the way: {failed}");
+}
