@@ -5,12 +5,12 @@ use std::collections::HashSet;
 use ringfence_engine::{DecideEach, EachReport, Failure, Request, StorageError, UnitOutcome};
 use ringfence_model::{Key, Space};
 
+use crate::changed::KeyHashing;
 use crate::commit::Ticket;
 use crate::engine::{JournalEngine, UnitEnd, outcome};
 use crate::hints::FREED;
 use crate::journal::Journal;
 use crate::recover::into_storage;
-use crate::replica::KeyHashing;
 
 /// Decides and appends the units in (shard, id) order of their first key, then waits once.
 pub(crate) fn transact_each(

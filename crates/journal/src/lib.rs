@@ -43,6 +43,7 @@
 
 pub mod audit;
 pub mod binding;
+pub mod changed;
 pub mod check;
 pub mod checkpoint;
 pub mod codec;

@@ -6,17 +6,16 @@
 //! R3. Bytes that do not read are a torn tail unless a later frame calls them durable; then they are
 //!     damage, which is reported and never cut off.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::io;
 use std::sync::Arc;
 
 use ringfence_env::{Fs, RandomFile};
 use ringfence_model::{Key, Record, Space};
 
+use crate::changed::{Change, Changed, Unread};
 use crate::checkpoint::{Checkpoint, CheckpointError, Position};
 use crate::codec::Malformed;
-use crate::codec::page::{Change, Page, Stored};
+use crate::codec::page::{Page, Said, Stored};
 use crate::frame::{self, Checked, HEADER, Kind, NoFrame, SECTOR};
 use crate::layout::Layout;
 use crate::segment::{FIRST_FRAME, SegmentHeader, Segments, read_full};
@@ -53,47 +52,13 @@ struct Tailing {
     buffer: Vec<u8>,
     /// How much is read at first: somewhat more than there was the last time.
     first: usize,
+    /// What the page at hand says.
+    members: Vec<(Key, Said)>,
 }
 
 impl Default for Tailing {
     fn default() -> Self {
-        Self { buffer: Vec::new(), first: FIRST_READ }
-    }
-}
-
-type Changed = HashMap<Key, (u64, Stored), KeyHashing>;
-/// Hashes keys.
-pub type KeyHashing = BuildHasherDefault<KeyHasher>;
-
-/// Keys are digests already.
-#[derive(Debug, Default)]
-pub struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        let (words, rest) = bytes.as_chunks::<8>();
-        for word in words {
-            self.write_u64(u64::from_le_bytes(*word));
-        }
-        for byte in rest {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    fn write_u64(&mut self, word: u64) {
-        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    fn write_usize(&mut self, word: usize) {
-        self.write_u64(word as u64);
-    }
-
-    fn write_isize(&mut self, word: isize) {
-        self.write_u64(word.cast_unsigned() as u64);
+        Self { buffer: Vec::new(), first: FIRST_READ, members: Vec::new() }
     }
 }
 
@@ -207,12 +172,13 @@ impl Replica {
         if self.is_closed() {
             return Ok(Tail::Closed);
         }
-        let Tailing { mut buffer, first } = std::mem::take(&mut self.tail);
+        let mut buffer = std::mem::take(&mut self.tail.buffer);
+        let first = self.tail.first;
         let mut used = 0;
         let tail = self.read_tail(segments, table, (until, suspect), &mut buffer, first, &mut used);
         let first = (used + FIRST_READ).next_multiple_of(FIRST_READ).min(LONG_READ);
         buffer.truncate(LONG_READ);
-        self.tail = Tailing { buffer, first };
+        (self.tail.buffer, self.tail.first) = (buffer, first);
         tail
     }
 
@@ -343,13 +309,14 @@ impl Replica {
 
     fn apply(&mut self, checked: &Checked, frame: &[u8]) -> Result<(), ReadError> {
         if checked.header.kind == Kind::Changes {
-            let contents = Page::read(frame.to_vec(), HEADER).map_err(|reason| {
+            let members = &mut self.tail.members;
+            members.clear();
+            let page = Page::walk(frame.to_vec(), HEADER, members).map_err(|reason| {
                 ReadError::Damaged { segment: self.at.segment, offset: self.at.offset, reason }
             })?;
-            for (key, change) in contents.members {
-                let stored = self.after(key, change)?;
-                self.changed.insert(key, (checked.header.sequence, stored));
-            }
+            let sequence = checked.header.sequence;
+            let applied = self.changed.apply(sequence, page, members, &self.checkpoint);
+            applied.map_err(|why| self.unread(why))?;
         }
         self.at.offset += checked.len as u64;
         self.at.sequence = checked.header.sequence;
@@ -357,20 +324,6 @@ impl Replica {
         self.fence = self.fence.max(checked.header.fence);
         self.durable = self.durable.max(checked.header.durable);
         Ok(())
-    }
-
-    /// What is stored under a key after a change.
-    fn after(&self, key: Key, change: Change) -> Result<Stored, ReadError> {
-        let in_checkpoint;
-        let before = match (&change, self.changed.get(&key)) {
-            (Change::Removed | Change::Stored(_), _) => None,
-            (Change::Renewed(_), Some((_, stored))) => Some(stored),
-            (Change::Renewed(_), None) => {
-                in_checkpoint = self.checkpoint.get(key)?;
-                in_checkpoint.as_ref()
-            }
-        };
-        change.after(before).map_err(|reason| self.damaged_record(reason))
     }
 
     /// R3. Looks for a frame that calls durable what does not read at the end of the journal.
@@ -432,14 +385,16 @@ impl Replica {
         Ok(())
     }
 
-    /// What is stored under a key, and the number of the frame that changed it, if that is known.
+    /// What is stored under a key.
     pub fn get(&self, key: Key) -> Result<Option<Record>, ReadError> {
-        let stored = match self.changed.get(&key) {
-            Some((_, stored)) => Some(stored.clone()),
-            None => self.checkpoint.get(key)?,
-        };
-        let record = stored.map(|stored| stored.record()).transpose();
-        Ok(record.map_err(|reason| self.damaged_record(reason))?.flatten())
+        self.changed.record(key, &self.checkpoint).map_err(|why| self.unread(why))
+    }
+
+    fn unread(&self, why: Unread) -> ReadError {
+        match why {
+            Unread::Checkpoint(error) => error.into(),
+            Unread::Malformed(reason) => self.damaged_record(reason),
+        }
     }
 
     fn damaged_record(&self, reason: Malformed) -> ReadError {
@@ -450,13 +405,12 @@ impl Replica {
     pub fn changed_since(&self, key: Key, sequence: u64) -> bool {
         // What a checkpoint swallowed is no longer known one by one.
         self.checkpoint.head.base.sequence > sequence
-            || self.changed.get(&key).is_some_and(|(changed, _)| *changed > sequence)
+            || self.changed.sequence(key).is_some_and(|changed| changed > sequence)
     }
 
     /// The last frame that changed one of `keys`, as far back as the checkpoint.
     pub fn last_change(&self, keys: &[Key]) -> u64 {
-        let changed = keys.iter().filter_map(|key| self.changed.get(key));
-        changed.map(|(sequence, _)| *sequence).max().unwrap_or(0)
+        keys.iter().filter_map(|&key| self.changed.sequence(key)).max().unwrap_or(0)
     }
 
     /// How many keys have changed since the checkpoint.
@@ -466,10 +420,12 @@ impl Replica {
 
     /// Every record in key order.
     pub fn records(&self) -> Records {
-        let mut changed: Vec<(Key, Stored)> =
-            self.changed.iter().map(|(key, (_, stored))| (*key, stored.clone())).collect();
+        let changed: Result<Vec<_>, Malformed> = self.changed.all().collect();
+        let damaged = changed.as_ref().err().copied();
+        let mut changed = changed.unwrap_or_default();
         changed.sort_unstable_by(|a, b| a.0.cmp(&b.0).reverse());
-        Records { checkpoint: self.checkpoint.clone(), block: 0, in_block: Vec::new(), changed }
+        let checkpoint = self.checkpoint.clone();
+        Records { checkpoint, block: 0, in_block: Vec::new(), changed, damaged }
     }
 
     /// Every record of one space, in key order.
@@ -501,13 +457,26 @@ pub struct Records {
     checkpoint: Arc<Checkpoint>,
     block: usize,
     in_block: Vec<(Key, Stored)>,
-    changed: Vec<(Key, Stored)>,
+    changed: Vec<(Key, Change)>,
+    damaged: Option<Malformed>,
+}
+
+impl Records {
+    /// The next change, over what the checkpoint has.
+    fn changed(&mut self, before: Option<Stored>) -> Option<<Self as Iterator>::Item> {
+        let (key, change) = self.changed.pop()?;
+        let stored = change.after(before).map(|stored| (key, stored));
+        Some(stored.map_err(|reason| CheckpointError::Damaged { offset: 0, reason }))
+    }
 }
 
 impl Iterator for Records {
     type Item = Result<(Key, Stored), CheckpointError>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        if let Some(reason) = self.damaged.take() {
+            return Some(Err(CheckpointError::Damaged { offset: 0, reason }));
+        }
         while self.in_block.is_empty() && self.block < self.checkpoint.blocks() {
             match self.checkpoint.block(self.block) {
                 Ok(records) => self.in_block = records.iter().rev().cloned().collect(),
@@ -522,14 +491,13 @@ impl Iterator for Records {
         let new = self.changed.last().map(|(key, _)| *key);
         match (old, new) {
             (Some(old), Some(new)) if old < new => self.in_block.pop().map(Ok),
-            (Some(old), Some(new)) => {
-                if old == new {
-                    self.in_block.pop();
-                }
-                self.changed.pop().map(Ok)
+            (Some(old), Some(new)) if old == new => {
+                let before = self.in_block.pop().map(|(_, stored)| stored);
+                self.changed(before)
             }
+            (_, Some(_)) => self.changed(None),
             (Some(_), None) => self.in_block.pop().map(Ok),
-            (None, _) => self.changed.pop().map(Ok),
+            (None, None) => None,
         }
     }
 }

@@ -173,7 +173,10 @@ fn number(of: usize) -> u32 {
 #[derive(Debug)]
 pub struct Page {
     bytes: Vec<u8>,
-    bodies: Vec<SharedBody>,
+    /// Where the first body begins.
+    from: usize,
+    /// Found when the first record is asked for: of most pages that others append none ever is.
+    bodies: OnceLock<Box<[SharedBody]>>,
 }
 
 #[derive(Debug)]
@@ -210,13 +213,30 @@ pub enum Change {
     Renewed(By),
 }
 
+/// The same, by numbers that mean something within the page alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// It is removed.
+    Removed,
+    /// It is stored, whole.
+    Stored(Whole),
+    /// The record that is there is renewed, by this body.
+    Renewed(u32),
+}
+
+/// Where a page has a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Whole {
+    body: u32,
+    at: u32,
+}
+
 /// A record within a page.
 #[derive(Clone, Debug)]
 pub struct Place {
     page: Arc<Page>,
     key: Key,
-    body: u32,
-    at: u32,
+    whole: Whole,
 }
 
 /// A renewal within a page.
@@ -238,20 +258,55 @@ pub struct Contents {
 impl Page {
     /// Walks the page that begins at `offset` of `bytes` and ends with them.
     pub fn read(bytes: Vec<u8>, offset: usize) -> Result<Contents, Malformed> {
-        let mut from = In::at(&bytes, offset)?;
-        let audit = from.option(|from| from.text().map(ToOwned::to_owned))?;
-        let count = from.count(4)?;
-        let mut bodies = Vec::with_capacity(count);
-        for _ in 0..count {
+        let mut members = Vec::new();
+        let page = Arc::new(Self::walk(bytes, offset, &mut members)?);
+        let audit =
+            In::at(&page.bytes, offset)?.option(|from| from.text().map(ToOwned::to_owned))?;
+        let change = |(key, said)| {
+            let page = Arc::clone(&page);
+            let change = match said {
+                Said::Removed => Change::Removed,
+                Said::Stored(whole) => Change::Stored(Place { page, key, whole }),
+                Said::Renewed(body) => Change::Renewed(By { page, body }),
+            };
+            (key, change)
+        };
+        Ok(Contents { audit, members: members.into_iter().map(change).collect() })
+    }
+
+    /// The same; adds every key to `members`, in the order written, which has what was there before if
+    /// the page does not read.
+    pub fn walk(
+        bytes: Vec<u8>,
+        offset: usize,
+        members: &mut Vec<(Key, Said)>,
+    ) -> Result<Self, Malformed> {
+        let before = members.len();
+        let from = Self::walk_bytes(&bytes, offset, members);
+        let from = from.inspect_err(|_| members.truncate(before))?;
+        Ok(Self { bytes, from, bodies: OnceLock::new() })
+    }
+
+    fn walk_bytes(
+        bytes: &[u8],
+        offset: usize,
+        members: &mut Vec<(Key, Said)>,
+    ) -> Result<usize, Malformed> {
+        let mut from = In::at(bytes, offset)?;
+        from.option(|from| from.text().map(|_| ()))?;
+        let begin = from.position();
+        let bodies = from.count(4)?;
+        for _ in 0..bodies {
             let len = from.count(1)?;
-            bodies.push(SharedBody { at: from.position(), read: OnceLock::new() });
             from.raw(len)?;
         }
-        let members_at = from.position();
-        let page = Arc::new(Self { bytes, bodies });
-        let mut from = In::at(&page.bytes, members_at)?;
+        let body = |from: &mut In<'_>| {
+            let body = from.u32()?;
+            let is_there = usize::try_from(body).is_ok_and(|body| body < bodies);
+            if is_there { Ok(body) } else { Err(Malformed("the number of a body")) }
+        };
         let count = from.count(34)?;
-        let mut members = Vec::with_capacity(count);
+        members.reserve(count);
         for _ in 0..count {
             let space = match from.u8()? {
                 0 => Space::Targets,
@@ -259,35 +314,21 @@ impl Page {
                 _ => return Err(Malformed("a space")),
             };
             let key = Key { space, id: RecordId::from_bytes(from.id()?) };
-            let change = match from.u8()? {
-                0 => Change::Removed,
+            let said = match from.u8()? {
+                0 => Said::Removed,
                 1 => {
-                    let body = page.number(&mut from)?;
+                    let body = body(&mut from)?;
                     let len = from.count(1)?;
                     let at = u32::try_from(from.position()).map_err(|_| Malformed("a length"))?;
                     from.raw(len)?;
-                    Change::Stored(Place { page: Arc::clone(&page), key, body, at })
+                    Said::Stored(Whole { body, at })
                 }
-                2 => {
-                    let body = page.number(&mut from)?;
-                    Change::Renewed(By { page: Arc::clone(&page), body })
-                }
+                2 => Said::Renewed(body(&mut from)?),
                 _ => return Err(Malformed("the kind of a change")),
             };
-            members.push((key, change));
+            members.push((key, said));
         }
-        if from.is_empty() {
-            Ok(Contents { audit, members })
-        } else {
-            Err(Malformed("what follows"))
-        }
-    }
-
-    /// The number of a body.
-    fn number(&self, from: &mut In<'_>) -> Result<u32, Malformed> {
-        let body = from.u32()?;
-        let is_there = usize::try_from(body).is_ok_and(|body| body < self.bodies.len());
-        if is_there { Ok(body) } else { Err(Malformed("the number of a body")) }
+        if from.is_empty() { Ok(begin) } else { Err(Malformed("what follows")) }
     }
 
     /// A body, read once for all that share it.
@@ -296,7 +337,13 @@ impl Page {
         number: u32,
         read: impl FnOnce(&mut In<'_>) -> Result<Read, Malformed>,
     ) -> Result<&Read, Malformed> {
-        let body = usize::try_from(number).ok().and_then(|number| self.bodies.get(number));
+        let bodies = if let Some(bodies) = self.bodies.get() {
+            bodies
+        } else {
+            let found = self.find_bodies()?;
+            self.bodies.get_or_init(|| found)
+        };
+        let body = usize::try_from(number).ok().and_then(|number| bodies.get(number));
         let shared = body.ok_or(Malformed("the number of a body"))?;
         if let Some(body) = shared.read.get() {
             return Ok(body);
@@ -304,38 +351,70 @@ impl Page {
         let body = read(&mut In::at(&self.bytes, shared.at)?)?;
         Ok(shared.read.get_or_init(|| body))
     }
-}
 
-impl Place {
-    /// Builds the record. Its body is built once for all records of the page that share it.
-    pub fn record(&self) -> Result<Record, Malformed> {
-        let Read::Body(body) =
-            self.page.body(self.body, |from| Body::read(from).map(Read::Body))?
+    fn find_bodies(&self) -> Result<Box<[SharedBody]>, Malformed> {
+        let mut from = In::at(&self.bytes, self.from)?;
+        let count = from.count(4)?;
+        let next = |_| {
+            let len = from.count(1)?;
+            let body = SharedBody { at: from.position(), read: OnceLock::new() };
+            from.raw(len)?;
+            Ok(body)
+        };
+        (0..count).map(next).collect()
+    }
+
+    /// Builds a record. Its body is built once for all records of the page that share it.
+    pub fn record(&self, key: Key, whole: Whole) -> Result<Record, Malformed> {
+        let Read::Body(body) = self.body(whole.body, |from| Body::read(from).map(Read::Body))?
         else {
             return Err(Malformed("the kind of a body"));
         };
-        if body.group.is_some() != (self.key.space == Space::Targets) {
+        if body.group.is_some() != (key.space == Space::Targets) {
             return Err(Malformed("the kind of a record"));
         }
-        let at = usize::try_from(self.at).map_err(|_| Malformed("an offset"))?;
-        record::read_rest(self.key.id, body, &mut In::at(&self.page.bytes, at)?)
+        let at = usize::try_from(whole.at).map_err(|_| Malformed("an offset"))?;
+        record::read_rest(key.id, body, &mut In::at(&self.bytes, at)?)
     }
-}
 
-impl By {
-    fn read(&self) -> Result<(&Renewal, &Renewed), Malformed> {
+    fn renewal(&self, body: u32) -> Result<(&Renewal, &Renewed), Malformed> {
         let read = |from: &mut In<'_>| {
             Renewal::read(from).map(|renewal| Read::Renewal(renewal, Renewed::default()))
         };
-        match self.page.body(self.body, read)? {
+        match self.body(body, read)? {
             Read::Renewal(renewal, renewed) => Ok((renewal, renewed)),
             Read::Body(_) => Err(Malformed("the kind of a body")),
         }
     }
 
+    /// The record after the renewal of this body.
+    pub fn renewed(&self, body: u32, record: Record) -> Result<Record, Malformed> {
+        let (renewal, renewed) = self.renewal(body)?;
+        Ok(renewed.over(record, renewal))
+    }
+}
+
+impl Place {
+    /// What `page` says of a key.
+    pub(crate) fn new(page: Arc<Page>, key: Key, whole: Whole) -> Self {
+        Self { page, key, whole }
+    }
+
+    /// Builds the record.
+    pub fn record(&self) -> Result<Record, Malformed> {
+        self.page.record(self.key, self.whole)
+    }
+}
+
+impl By {
+    /// A renewal of `page`.
+    pub(crate) fn new(page: Arc<Page>, body: u32) -> Self {
+        Self { page, body }
+    }
+
     /// What it renews with.
     pub fn renewal(&self) -> Result<&Renewal, Malformed> {
-        self.read().map(|(renewal, _)| renewal)
+        self.page.renewal(self.body).map(|(renewal, _)| renewal)
     }
 }
 
@@ -359,10 +438,7 @@ impl Stored {
         match self {
             Self::Removed => Ok(None),
             Self::Record(place) => place.record().map(Some),
-            Self::Renewed(of, by) => {
-                let (renewal, renewed) = by.read()?;
-                Ok(Some(renewed.over(of.record()?, renewal)))
-            }
+            Self::Renewed(of, by) => by.page.renewed(by.body, of.record()?).map(Some),
         }
     }
 }
