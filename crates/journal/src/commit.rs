@@ -261,7 +261,7 @@ impl Journal {
             });
         }
         batch.offset = replica.at.offset;
-        self.hints.set_appended(replica.epoch(), until);
+        self.hints.set_appended(replica.epoch(), replica.at.segment, until);
         self.hints.tell_gathered(until);
         Ok(())
     }

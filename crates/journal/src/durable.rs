@@ -14,7 +14,7 @@ use crate::hints::{GATHERED, SYNC};
 use crate::journal::{Held, Journal, Which};
 use crate::layout::Layout;
 use crate::recover::into_storage;
-use crate::replica::{Place, Replica, Tail};
+use crate::replica::{Place, Replica};
 
 /// A leader waits for others as long as half a sync takes, within these limits. The lower one is what
 /// eight processes on two processors need to come round.
@@ -66,7 +66,8 @@ impl Journal {
                 return Ok(false);
             }
         }
-        let there = self.hints.appended(place.epoch).unwrap_or(0).max(place.at.sequence);
+        let there = self.hints.appended(place.epoch, place.at.segment).unwrap_or(0);
+        let there = there.max(place.at.sequence);
         self.hints.set_expected(there.saturating_sub(known));
         self.hints.set_durable(place.epoch, place.at.sequence);
         Ok(true)
@@ -107,13 +108,11 @@ impl Journal {
         if durable.is_some_and(|to| to >= ticket.sequence) {
             return Ok(());
         }
-        self.gather(ticket.epoch, durable.unwrap_or(0));
-        // A thread that appends may hold the replica and wait for the lock that is held here.
-        if let Ok(mut replica) = self.replica.try_lock()
-            && let Ok(Tail::End) = self.catch_up(&mut replica)
-            && replica.epoch() == ticket.epoch
-        {
-            place = replica.place();
+        self.gather(&place, durable.unwrap_or(0));
+        // What others have appended to this segment is covered too. H2: it was whole before they told,
+        // and to read all of it first would keep everybody waiting.
+        if let Some(there) = self.hints.appended(place.epoch, place.at.segment) {
+            place.at.sequence = place.at.sequence.max(there);
         }
         match self.sync_all(&place, &sync) {
             Ok(true) => return Ok(()),
@@ -140,7 +139,7 @@ impl Journal {
     /// Waits a moment for everybody who was at it lately: those whose frames the last sync covered come
     /// back with their next ones, and to sync without them would mean two syncs in turn for two halves.
     /// Not at all when alone.
-    fn gather(&self, epoch: u64, durable: u64) {
+    fn gather(&self, place: &Place, durable: u64) {
         let expected = self.hints.expected();
         if expected < 2 {
             return;
@@ -151,7 +150,7 @@ impl Journal {
         self.hints.set_wanted(wanted);
         loop {
             let seen = self.hints.seen(GATHERED);
-            let there = self.hints.appended(epoch).unwrap_or(0);
+            let there = self.hints.appended(place.epoch, place.at.segment).unwrap_or(0);
             let left = self.world.clock.left(until);
             if there >= wanted || left.is_zero() {
                 break;

@@ -139,14 +139,14 @@ impl Hints {
         self.set_number(DURABLE, epoch, sequence);
     }
 
-    /// The last sequence number that was appended whole in `epoch`.
-    pub fn appended(&self, epoch: u64) -> Option<u64> {
-        self.number(APPENDED, epoch)
+    /// The last sequence number that was appended whole in `epoch`, if that was in `segment`.
+    pub fn appended(&self, epoch: u64, segment: u64) -> Option<u64> {
+        self.number(APPENDED, within(epoch, segment))
     }
 
     /// Tells what was appended.
-    pub fn set_appended(&self, epoch: u64, sequence: u64) {
-        self.set_number(APPENDED, epoch, sequence);
+    pub fn set_appended(&self, epoch: u64, segment: u64, sequence: u64) {
+        self.set_number(APPENDED, within(epoch, segment), sequence);
     }
 
     fn number(&self, index: usize, epoch: u64) -> Option<u64> {
@@ -167,12 +167,13 @@ impl Hints {
     }
 
     fn check(&self, index: usize, epoch: u64, number: u64) -> u64 {
-        // Asked several times in every call.
-        let mut covered = [0; 24];
-        for (piece, word) in covered.chunks_exact_mut(8).zip([index as u64, epoch, number]) {
-            piece.copy_from_slice(&word.to_le_bytes());
-        }
-        XxHash3_64::oneshot_with_seed(self.identity, &covered)
+        // Asked a dozen times in every call: against zeros, noise and halves of two numbers it need not
+        // be more.
+        let mix = |mixed: u64, word: u64| {
+            let mixed = (mixed ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            mixed ^ mixed >> 32
+        };
+        [index as u64, epoch, number, self.identity].into_iter().fold(self.identity, mix)
     }
 
     /// Whether the checkpoint with this head, or a later one of its epoch, is known to be in force
@@ -345,6 +346,11 @@ impl Hints {
 /// journal is of the same frame.
 fn name(head: &Head) -> u64 {
     head.base.sequence << 1 | u64::from(!head.is_closed())
+}
+
+/// A segment of an epoch; there are far fewer of both than would make two of them one.
+fn within(epoch: u64, segment: u64) -> u64 {
+    epoch.rotate_left(32) ^ segment
 }
 
 /// Whether the next process will fare no better: no such file, too short, not to be mapped.

@@ -325,7 +325,7 @@ fn shared_words(bytes: &[u8]) {
     let hints = Hints::open(&world, &layout(), table()).unwrap();
     for epoch in [0, 1, u64::MAX] {
         assert_eq!((hints.durable(epoch), hints.failed(epoch)), (None, None), "nobody said so");
-        let _ = (hints.appended(epoch), hints.durable_here(epoch));
+        let _ = (hints.appended(epoch, 1), hints.durable_here(epoch));
     }
     let _ = (hints.issued(), hints.expected(), hints.sync_time(), hints.is_ready(2));
     grant(&world);
