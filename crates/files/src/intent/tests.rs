@@ -477,7 +477,7 @@ fn a_slot_that_cannot_be_put_in_place_leaves_nothing_beside_it() {
     for n in 1.. {
         let (bed, _) = Bed::new(Verb::Claim);
         let slot = bed.path().join("intents/00000.slot");
-        std::fs::write(&slot, []).unwrap();
+        std::fs::File::options().write(true).truncate(true).open(&slot).unwrap();
         let fs = FaultFs::new(World::system().fs);
         let engine = bed.open(Some(&fs));
         fs.arm(When::Nth(n), Effect::Errno(4));
