@@ -319,12 +319,15 @@ impl Replica {
             if suspect {
                 self.suspect = checked.header.sequence;
             }
+            let next = self.at.segment + 1;
+            let is_seal = checked.header.kind == Kind::Seal;
+            // Before it is applied: whoever is told that this failed must not go on behind a seal.
+            let goes_on = if is_seal { segments.find(next)? } else { None };
             let frame = rest.get(..HEADER + checked.body).unwrap_or_default();
             self.apply(&checked, frame)?;
             used += checked.len;
-            if checked.header.kind == Kind::Seal {
-                let next = self.at.segment + 1;
-                let Some((slot, header)) = segments.find(next)? else {
+            if is_seal {
+                let Some((slot, header)) = goes_on else {
                     return Ok((More::Recycled, used));
                 };
                 self.at = Position { segment: next, offset: FIRST_FRAME, ..self.at };

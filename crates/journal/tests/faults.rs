@@ -370,6 +370,39 @@ fn alone_with(engine: &JournalEngine, target: &TargetGroup, enough: &AtomicBool)
     }
 }
 
+/// A read that failed behind the seal of a segment left the reader there, in the old segment: it sealed
+/// that a second time, and went on in the next one in a chain that nobody else followed. What it had
+/// acknowledged since was lost.
+#[test]
+fn whoever_fails_to_read_at_the_border_of_two_segments_goes_on_like_everybody_else() {
+    let target = group(1..2);
+    let beats_of = |bed: &Bed, token| {
+        let first = bed.engine.place().unwrap().segment;
+        let beat = || change(&bed.engine, &target, token, Verb::Heartbeat).unwrap();
+        (0..1000).find(|_| beat() && bed.engine.place().unwrap().segment != first).unwrap()
+    };
+    let trial = Bed::new();
+    let token = claim(&trial.engine, &target).unwrap().unwrap();
+    let beats: usize = beats_of(&trial, token);
+    let (mut read, mut fired) = (0, 1);
+    while fired > 0 {
+        read += 1;
+        let bed = Bed::new();
+        let token = claim(&bed.engine, &target).unwrap().unwrap();
+        let beat = || change(&bed.engine, &target, token, Verb::Heartbeat);
+        assert!((0..beats).all(|_| beat().unwrap()));
+        bed.faults.disarm();
+        bed.faults.arm(When::NthOf(Call::Read, read), Effect::Errno(libc::EIO));
+        let _ = beat();
+        fired = bed.faults.fired();
+        bed.faults.disarm();
+        assert!(beat().unwrap());
+        let others = JournalEngine::open(&World::system(), &bed.root()).unwrap();
+        assert_eq!(others.place().unwrap(), bed.engine.place().unwrap(), "read {read} failed");
+    }
+    assert!(read > 10, "reads at the border were tried: {read}");
+}
+
 /// The token that a group is held under, once that can be told.
 fn held(engine: &JournalEngine, group: &TargetGroup) -> Option<FencingToken> {
     let view = engine.view(&keys(group), None).unwrap();
