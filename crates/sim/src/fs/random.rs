@@ -81,6 +81,17 @@ impl RandomFile for SimRandom {
         synced
     }
 
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        if !self.writable {
+            return Err(error(EBADF));
+        }
+        let len = usize::try_from(len).map_err(io::Error::other)?;
+        let mut turn = self.machine.enter(self.proc, Call::SetLen, &self.path)?;
+        let modified = turn.core.wall_seconds();
+        turn.core.disk.change(self.ino, DataChange::SetLen(len), modified);
+        Ok(())
+    }
+
     fn stat(&self) -> io::Result<Stat> {
         let turn = self.machine.enter(self.proc, Call::Stat, &self.path)?;
         Ok(describe(&turn.core.disk, self.ino))

@@ -159,6 +159,10 @@ impl RandomFile for SabotagedSegment {
         }
     }
 
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.inner.set_len(len)
+    }
+
     fn stat(&self) -> io::Result<Stat> {
         self.inner.stat()
     }
