@@ -36,7 +36,8 @@ pub struct InitOptions {
     pub shards: ShardCount,
     /// The ttl of claims and records that name none.
     pub ttl: Ttl,
-    /// Bytes of one segment; there are two.
+    /// Bytes of a segment while little is held; where a checkpoint has more, so has the next segment.
+    /// No call stores more than this.
     pub segment_bytes: u64,
 }
 
@@ -252,7 +253,8 @@ fn make(world: &World, layout: &Layout, options: &InitOptions) -> Result<(), Ini
         .map_err(fail)?;
     let segments = Segments::open(world, layout, table, true).map_err(fail)?;
     for (slot, number) in (0..SLOTS).zip(1..) {
-        segments.prepare(slot, number, meta.segment_bytes).map_err(fail)?;
+        let bytes = meta.segment_bytes;
+        segments.prepare(slot, number, bytes, bytes).map_err(fail)?;
     }
     Locks::open(world, layout).map_err(fail)?;
     match world.fs.mkdir(&layout.lives(), DIR_MODE) {
