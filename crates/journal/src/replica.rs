@@ -25,7 +25,7 @@ use crate::segment::{FIRST_FRAME, SegmentHeader, Segments, read_full};
 const FIRST_READ: usize = 4096;
 const LONG_READ: usize = 128 * 1024;
 /// How often a checkpoint is opened again whose segment was taken for a new one meanwhile.
-const LOADS: usize = 16;
+pub(crate) const LOADS: usize = 16;
 
 /// What the journal is in this process.
 #[derive(Debug)]
@@ -321,15 +321,16 @@ impl Replica {
             }
             let next = self.at.segment + 1;
             let is_seal = checked.header.kind == Kind::Seal;
-            // Before it is applied: whoever is told that this failed must not go on behind a seal.
+            // Before it is applied: whoever is told that this failed, or does not reload, must not go on
+            // behind a seal.
             let goes_on = if is_seal { segments.find(next)? } else { None };
+            if is_seal && goes_on.is_none() {
+                return Ok((More::Recycled, used));
+            }
             let frame = rest.get(..HEADER + checked.body).unwrap_or_default();
             self.apply(&checked, frame)?;
             used += checked.len;
-            if is_seal {
-                let Some((slot, header)) = goes_on else {
-                    return Ok((More::Recycled, used));
-                };
+            if let Some((slot, header)) = goes_on {
                 self.at = Position { segment: next, offset: FIRST_FRAME, ..self.at };
                 (self.slot, self.segment_bytes) = (slot, header.bytes);
                 return Ok((More::OtherSegment, used));
