@@ -141,6 +141,10 @@ impl RandomFile for LyingRandom {
         self.fs.sync(Syncs::Files, || self.inner.sync_data())
     }
 
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.inner.set_len(len)
+    }
+
     fn stat(&self) -> io::Result<Stat> {
         self.inner.stat()
     }

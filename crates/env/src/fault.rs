@@ -332,6 +332,11 @@ impl RandomFile for FaultRandom {
         self.inner.sync_data()
     }
 
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.fs.enter(Call::SetLen, &self.path)?;
+        self.inner.set_len(len)
+    }
+
     fn stat(&self) -> io::Result<Stat> {
         self.fs.enter(Call::Stat, &self.path)?;
         self.inner.stat()

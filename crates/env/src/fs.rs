@@ -154,6 +154,9 @@ pub trait RandomFile: Send + Sync + fmt::Debug {
     /// write them back meanwhile. A failure is final.
     fn sync_data(&self) -> io::Result<()>;
 
+    /// Cuts the file off or extends it with zeros, for everybody who has it open.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+
     /// Describes the open file.
     fn stat(&self) -> io::Result<Stat>;
 }

@@ -372,6 +372,10 @@ impl RandomFile for RealFile {
         WriteFile::sync_data(self)
     }
 
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        WriteFile::set_len(self, len)
+    }
+
     fn stat(&self) -> io::Result<Stat> {
         WriteFile::stat(self)
     }

@@ -183,13 +183,14 @@ impl Journal {
         // There is always room for a seal.
         let len = (frame::length_of(page, line) + SECTOR) as u64;
         let end = batch.offset + batch.bytes.len() as u64 + len;
-        if end > replica.segment_bytes() {
+        // S6. Whether it fits at all does not depend on how large the present segment happens to be.
+        let fits_nowhere = mark.is_none() && FIRST_FRAME + len > self.meta.segment_bytes;
+        if fits_nowhere || end > replica.segment_bytes() {
             match mark {
                 Some(mark) => page.back_to(mark),
                 None => batch.page = None,
             }
-            let fits_nowhere = mark.is_none() && FIRST_FRAME + len > replica.segment_bytes();
-            return if fits_nowhere { Err(too_large(replica.segment_bytes())) } else { Ok(false) };
+            return if fits_nowhere { Err(too_large(self.meta.segment_bytes)) } else { Ok(false) };
         }
         if let Some(line) = &audit
             && let Err(failure) = audit::append(&self.world, &self.layout, line)

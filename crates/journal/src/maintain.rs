@@ -4,6 +4,7 @@
 //! T2. A segment is erased only after a checkpoint that goes on in a later one is in force.
 //! T3. Never for an epoch that has ended: the head in force is looked at under the lock.
 
+use std::io;
 use std::sync::atomic::Ordering;
 
 use ringfence_engine::{Failure, StorageError};
@@ -12,6 +13,7 @@ use ringfence_env::Deadline;
 use crate::checkpoint::{Checkpoint, Head};
 use crate::commit::Ticket;
 use crate::journal::{Journal, Which};
+use crate::meta::MAX_SEGMENT_BYTES;
 use crate::replica::{ReadError, Tail};
 
 impl Journal {
@@ -69,7 +71,7 @@ impl Journal {
             }
             self.put_in_force_again().map_err(Failure::Untouched)?;
             let number = head.base.segment + 1;
-            self.segments.prepare(1 - slot, number, self.meta.segment_bytes).map_err(fail)?;
+            self.prepare(1 - slot, number).map_err(fail)?;
             self.hints.set_ready(number);
         } else if self.hints.are_shared() && !self.hints.is_ready(head.base.segment + 1) {
             drop(held);
@@ -103,9 +105,19 @@ impl Journal {
         // What the checkpoint in force goes on in is needed still.
         if self.segments.header(slot).map_err(fail)?.is_some_and(|header| header.segment == number)
         {
-            self.segments.prepare(slot, number, self.meta.segment_bytes).map_err(fail)?;
+            self.prepare(slot, number).map_err(fail)?;
             self.hints.set_ready(number);
         }
         Ok(())
+    }
+
+    /// S6. Makes a file ready to be the segment `number`, as large as what the table holds asks for. The
+    /// maintain lock is held, and the checkpoint in force is the one that is to be before it.
+    pub(crate) fn prepare(&self, slot: usize, number: u64) -> io::Result<()> {
+        let least = self.meta.segment_bytes;
+        let live = self.world.fs.stat(&self.layout.checkpoint())?.len;
+        let wanted = live.checked_next_multiple_of(least).unwrap_or(u64::MAX);
+        let wanted = wanted.min(MAX_SEGMENT_BYTES).max(least);
+        self.segments.prepare(slot, number, wanted, least)
     }
 }

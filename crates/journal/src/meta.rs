@@ -26,7 +26,7 @@ pub struct TableMeta {
     pub shards: ShardCount,
     /// The ttl of claims and records that name none.
     pub ttl: Ttl,
-    /// Bytes of one segment.
+    /// Bytes of the smallest segment (S6).
     pub segment_bytes: u64,
     /// The file that it stands in, where that is bound.
     pub binding: Option<Binding>,

@@ -25,7 +25,7 @@ use crate::journal::{Journal, Locks};
 use crate::layout::{FILE_MODE, Layout, SLOTS};
 use crate::lives::{Children, Ended, Life};
 use crate::meta::{MetaError, TableMeta};
-use crate::replica::{ReadError, Replica};
+use crate::replica::{LOADS, ReadError, Replica, Tail};
 use crate::segment::{FIRST_FRAME, Segments};
 use crate::sync::{AtomicBool, AtomicU64, Mutex};
 
@@ -36,7 +36,8 @@ pub struct InitOptions {
     pub shards: ShardCount,
     /// The ttl of claims and records that name none.
     pub ttl: Ttl,
-    /// Bytes of one segment; there are two.
+    /// Bytes of a segment while little is held; where a checkpoint has more, so has the next segment.
+    /// No call stores more than this.
     pub segment_bytes: u64,
 }
 
@@ -164,8 +165,15 @@ impl JournalEngine {
         };
         let read = |reason| OpenError::Read { root: root.clone(), reason };
         let mut replica = Replica::load(&*world.fs, &layout, &segments, table).map_err(read)?;
+        let mut loads = 0;
         loop {
-            replica.follow(&segments, table, u64::MAX, write).map_err(read)?;
+            let tail = replica.follow(&segments, table, u64::MAX, write).map_err(read)?;
+            if tail == Tail::Recycled && loads < LOADS {
+                // Others have gone on since the checkpoint was read, in another segment or epoch.
+                loads += 1;
+                replica = Replica::load(&*world.fs, &layout, &segments, table).map_err(read)?;
+                continue;
+            }
             let end = replica.at;
             // Everything that was acknowledged in this boot is there.
             if hints.durable(replica.epoch()) == Some(end.sequence) {
@@ -173,8 +181,9 @@ impl JournalEngine {
             }
             let Err(damage) = replica.look_for_damage(&segments, table) else { break };
             // Others may have gone on since: then it reads by now.
-            replica.follow(&segments, table, u64::MAX, write).map_err(read)?;
-            if replica.at == end {
+            let tail = replica.follow(&segments, table, u64::MAX, write).map_err(read)?;
+            let may_reload = tail == Tail::Recycled && loads < LOADS;
+            if replica.at == end && !may_reload {
                 return Err(read(damage));
             }
         }
@@ -252,7 +261,8 @@ fn make(world: &World, layout: &Layout, options: &InitOptions) -> Result<(), Ini
         .map_err(fail)?;
     let segments = Segments::open(world, layout, table, true).map_err(fail)?;
     for (slot, number) in (0..SLOTS).zip(1..) {
-        segments.prepare(slot, number, meta.segment_bytes).map_err(fail)?;
+        let bytes = meta.segment_bytes;
+        segments.prepare(slot, number, bytes, bytes).map_err(fail)?;
     }
     Locks::open(world, layout).map_err(fail)?;
     match world.fs.mkdir(&layout.lives(), DIR_MODE) {

@@ -81,7 +81,7 @@ impl Journal {
         let _: Tail = all.follow(&self.segments, self.table, u64::MAX, false).map_err(read)?;
         let fence = all.fence.max(state.fence).max(replica.fence);
         // What was never durable is in one segment at most, and each fence had a frame of its own.
-        let lost = self.meta.segment_bytes / SECTOR as u64;
+        let lost = self.segments.longest().map_err(fail)? / SECTOR as u64;
         let fence = fence.max(self.hints.issued().unwrap_or(fence.saturating_add(lost)));
         let mut head = state.checkpoint.head.clone();
         head.ended.push((head.epoch, last));
@@ -115,7 +115,7 @@ impl Journal {
             let mut head = state.checkpoint.head.clone();
             let number = self.newest_segment().map_err(fail)?.max(head.base.segment) + 1;
             let slot = usize::try_from(number).unwrap_or(0) % SLOTS;
-            self.segments.prepare(slot, number, self.meta.segment_bytes).map_err(fail)?;
+            self.prepare(slot, number).map_err(fail)?;
             let chain = self.world.entropy.nonce().map_err(fail)?;
             let chain = u64::try_from(chain & u128::from(u64::MAX)).unwrap_or(0);
             head.base = Position { segment: number, offset: FIRST_FRAME, chain, ..head.base };

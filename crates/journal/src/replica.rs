@@ -24,7 +24,7 @@ use crate::segment::{FIRST_FRAME, SegmentHeader, Segments, read_full};
 const FIRST_READ: usize = 4096;
 const LONG_READ: usize = 128 * 1024;
 /// How often a checkpoint is opened again whose segment was taken for a new one meanwhile.
-const LOADS: usize = 16;
+pub(crate) const LOADS: usize = 16;
 
 /// What the journal is in this process.
 #[derive(Debug)]
@@ -285,14 +285,18 @@ impl Replica {
             if suspect {
                 self.suspect = checked.header.sequence;
             }
+            let next = self.at.segment + 1;
+            let is_seal = checked.header.kind == Kind::Seal;
+            // Before it is applied: whoever is told that this failed, or does not reload, must not go on
+            // behind a seal.
+            let goes_on = if is_seal { segments.find(next)? } else { None };
+            if is_seal && goes_on.is_none() {
+                return Ok((More::Recycled, used));
+            }
             let frame = rest.get(..HEADER + checked.body).unwrap_or_default();
             self.apply(&checked, frame)?;
             used += checked.len;
-            if checked.header.kind == Kind::Seal {
-                let next = self.at.segment + 1;
-                let Some((slot, header)) = segments.find(next)? else {
-                    return Ok((More::Recycled, used));
-                };
+            if let Some((slot, header)) = goes_on {
                 self.at = Position { segment: next, offset: FIRST_FRAME, ..self.at };
                 (self.slot, self.segment_bytes) = (slot, header.bytes);
                 return Ok((More::OtherSegment, used));

@@ -31,9 +31,7 @@ impl Journal {
             // Of what was read for it.
             damaged @ CheckpointError::Damaged { .. } => return self.read_error(damaged.into()),
         };
-        let full =
-            matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
-        let source = if full {
+        let source = if is_full(&source) {
             let now = self.world.fs.stat(&self.layout.checkpoint()).map_or(0, |stat| stat.len);
             // One more block of records, and blocks of the file system.
             let need = (now + 16 * 1024).next_multiple_of(SECTOR as u64);
@@ -43,4 +41,9 @@ impl Journal {
         };
         StorageError::new("write a checkpoint of", self.layout.root().display(), source)
     }
+}
+
+/// Whether an error says that a disk or quota is full.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

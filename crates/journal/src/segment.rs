@@ -13,6 +13,16 @@
 //!     header is written once more instead, and the sync that covers the first frame covers it too.
 //! S5. Where a closed table's sector stands in place of a header nobody reads a header any more, nor
 //!     takes its absence for room: it is an error that says where the table went ([`moving`]).
+//! S6. A segment is chosen to be as large as the checkpoint in force at the moment when its file is made
+//!     ready, but no smaller than the table's `segment_bytes`: so about as many bytes of frames come
+//!     between two checkpoints as the second one has, whatever the table holds, and the files become
+//!     small again with it. Its header says how large it is, and nothing else does: whoever reads or
+//!     appends goes by that. What one call may store goes by `segment_bytes`, so it fits in any of them.
+//! S7. A file is cut or grown in place, since others have it open, and only while it has no header: then
+//!     it counts for nothing. It is as long as its next header says, durably, before that is written
+//!     (S1). A power cut in between may leave the header of the segment before over a file of another
+//!     length, and one of a segment that was never gone on in (S4): the checkpoint in force goes on in
+//!     neither, and whoever reads believes no length that is more than there is.
 
 use std::io;
 use std::path::PathBuf;
@@ -26,6 +36,7 @@ use crate::frame::SECTOR;
 use crate::layout::{Layout, SLOTS};
 use crate::meta::MAX_SEGMENT_BYTES;
 use crate::moving;
+use crate::room::is_full;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"RFs1");
 const MARK: u32 = u32::from_le_bytes(*b"RFm1");
@@ -151,18 +162,33 @@ impl Segments {
         write_full(self.file(slot)?, &header.encode(self.table), 0)
     }
 
-    /// Makes a file ready to be the segment `number`, durably. Whatever was in it is gone.
-    pub fn prepare(&self, slot: usize, number: u64, bytes: u64) -> io::Result<()> {
+    /// How many bytes the longer of the files has. No segment that frames may have been lost from was
+    /// larger: its file had its length durably before it had its number (S7).
+    pub fn longest(&self) -> io::Result<u64> {
+        let lengths = (0..SLOTS).map(|slot| Ok(self.file(slot)?.stat()?.len));
+        Ok(lengths.collect::<io::Result<Vec<u64>>>()?.into_iter().max().unwrap_or(0))
+    }
+
+    /// Makes a file ready to be the segment `number`, of `wanted` bytes, durably. Whatever was in it is
+    /// gone. Where there is no room for so many, it has as many as the file had, and `least` at least.
+    pub fn prepare(&self, slot: usize, number: u64, wanted: u64, least: u64) -> io::Result<()> {
         let file = self.file(slot)?;
         // The header first: nobody may take what is half erased for the old segment.
         write_full(file, &[0; SECTOR], 0)?;
-        let zeros = vec![0; PIECE];
-        let mut at = MARK_AT;
-        while at < bytes {
-            let left = usize::try_from(bytes - at).unwrap_or(PIECE).min(PIECE);
-            write_full(file, zeros.get(..left).unwrap_or(&zeros), at)?;
-            at += left as u64;
+        let had = file.stat()?.len;
+        if had > wanted {
+            file.set_len(wanted)?;
         }
+        let bytes = match erase(file, wanted) {
+            // A table on a full disk goes on in the room that it has.
+            Err(error) if had < wanted && is_full(&error) => {
+                let bytes = had.max(least).min(wanted);
+                file.set_len(bytes)?;
+                erase(file, bytes)?;
+                bytes
+            }
+            erased => erased.map(|()| wanted)?,
+        };
         file.sync_data()?;
         let header = SegmentHeader { segment: number, bytes, failed_after: None };
         self.renew(slot, &header)?;
@@ -173,6 +199,18 @@ impl Segments {
         }
         synced
     }
+}
+
+/// Fills a file with zeros up to `bytes`, but for its first sector.
+fn erase(file: &dyn RandomFile, bytes: u64) -> io::Result<()> {
+    let zeros = vec![0; PIECE];
+    let mut at = MARK_AT;
+    while at < bytes {
+        let left = usize::try_from(bytes - at).unwrap_or(PIECE).min(PIECE);
+        write_full(file, zeros.get(..left).unwrap_or(&zeros), at)?;
+        at += left as u64;
+    }
+    Ok(())
 }
 
 /// Reads until the buffer is full or the file ends.

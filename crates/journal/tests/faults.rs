@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ringfence_engine::{Engine, Failure, Outcome, Request};
@@ -368,6 +368,82 @@ fn alone_with(engine: &JournalEngine, target: &TargetGroup, enough: &AtomicBool)
         }
         log.drain(..log.len().saturating_sub(8));
     }
+}
+
+/// A read that failed behind the seal of a segment left the reader there, in the old segment: it sealed
+/// that a second time, and went on in the next one in a chain that nobody else followed. What it had
+/// acknowledged since was lost.
+#[test]
+fn whoever_fails_to_read_at_the_border_of_two_segments_goes_on_like_everybody_else() {
+    let target = group(1..2);
+    let beats_of = |bed: &Bed, token| {
+        let first = bed.engine.place().unwrap().segment;
+        let beat = || change(&bed.engine, &target, token, Verb::Heartbeat).unwrap();
+        (0..1000).find(|_| beat() && bed.engine.place().unwrap().segment != first).unwrap()
+    };
+    let trial = Bed::new();
+    let token = claim(&trial.engine, &target).unwrap().unwrap();
+    let beats: usize = beats_of(&trial, token);
+    let (mut read, mut fired) = (0, 1);
+    while fired > 0 {
+        read += 1;
+        let bed = Bed::new();
+        let token = claim(&bed.engine, &target).unwrap().unwrap();
+        let beat = || change(&bed.engine, &target, token, Verb::Heartbeat);
+        assert!((0..beats).all(|_| beat().unwrap()));
+        bed.faults.disarm();
+        bed.faults.arm(When::NthOf(Call::Read, read), Effect::Errno(libc::EIO));
+        let _ = beat();
+        fired = bed.faults.fired();
+        bed.faults.disarm();
+        assert!(beat().unwrap());
+        let others = JournalEngine::open(&World::system(), &bed.root()).unwrap();
+        assert_eq!(others.place().unwrap(), bed.engine.place().unwrap(), "read {read} failed");
+    }
+    assert!(read > 10, "reads at the border were tried: {read}");
+}
+
+/// Whoever opened the table while an epoch ended could find the segment gone that comes after the seal
+/// of his own, and stayed behind that seal: he saw nothing of what came later. Or what had been erased
+/// meanwhile was damage to him.
+#[test]
+fn whoever_opens_a_table_while_an_epoch_ends_sees_what_comes_later() {
+    let target = group(1..2);
+    let (mut read, mut came) = (0, true);
+    while came {
+        read += 1;
+        let bed = Bed::new();
+        let token = claim(&bed.engine, &target).unwrap().unwrap();
+        let first = bed.engine.place().unwrap();
+        while bed.engine.place().unwrap().segment <= first.segment + 1 {
+            assert!(change(&bed.engine, &target, token, Verb::Heartbeat).unwrap());
+        }
+        let root = bed.root();
+        let bed = Arc::new(bed);
+        let opens = FaultFs::new(Arc::new(RealFs));
+        let world = World::system().with_fs(Arc::new(opens.clone()));
+        let (left, theirs) = (AtomicUsize::new(read), bed.clone());
+        let ends = Arc::new(AtomicBool::new(false));
+        let told = ends.clone();
+        opens.on_call(move |call, _| {
+            if call != Call::Read || left.fetch_sub(1, Ordering::SeqCst) != 1 {
+                return;
+            }
+            told.store(true, Ordering::SeqCst);
+            theirs.faults.disarm();
+            theirs.faults.arm(When::NthOf(Call::SyncFile, 1), Effect::Errno(libc::EIO));
+            let target = group(1..2);
+            change(&theirs.engine, &target, token, Verb::Heartbeat).unwrap_err();
+            theirs.faults.disarm();
+            assert!(change(&theirs.engine, &target, token, Verb::Heartbeat).unwrap());
+        });
+        let late = JournalEngine::open(&world, &root).unwrap();
+        came = ends.load(Ordering::SeqCst);
+        assert_eq!(late.place().unwrap(), bed.engine.place().unwrap(), "ended at read {read}");
+        assert!(change(&late, &target, token, Verb::Heartbeat).unwrap());
+        assert_eq!(late.place().unwrap(), bed.engine.place().unwrap(), "ended at read {read}");
+    }
+    assert!(read > 6, "reads of an opening were tried: {read}");
 }
 
 /// The token that a group is held under, once that can be told.

@@ -57,6 +57,10 @@ pub enum Act {
     MakeRoom,
     /// A claim that finds its segment full and the next one not ready.
     NoRoom,
+    /// As [`Self::MakeRoom`], where so much is held that the next segment is larger than its file was.
+    Grow,
+    /// The same, where so little is held again that it is smaller.
+    Shrink,
 }
 
 /// Every act on the files engine.
@@ -305,7 +309,9 @@ impl Case {
             | Act::OverUnsynced
             | Act::Rotate
             | Act::MakeRoom
-            | Act::NoRoom => verbs.claim(&request("new", &ready.numbers, 1e6)).fate,
+            | Act::NoRoom
+            | Act::Grow
+            | Act::Shrink => verbs.claim(&request("new", &ready.numbers, 1e6)).fate,
             Act::Heartbeat => verbs.heartbeat(&held, token()).fate,
             Act::HeartbeatEach => {
                 let other = ready.other_token.clone().expect("held");

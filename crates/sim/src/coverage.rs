@@ -68,10 +68,14 @@ pub enum Event {
     JobFinishedByAnother,
     /// Both were given up.
     JobAbandoned,
+    /// The file of a segment was made larger.
+    SegmentGrown,
+    /// And smaller again.
+    SegmentCut,
 }
 
-/// Every event; those of intents only come about where there are any.
-pub const EVENTS: [Event; 29] = [
+/// Every event; those of intents and of segments only come about where there are any.
+pub const EVENTS: [Event; 31] = [
     Event::Kill,
     Event::Stop,
     Event::Cut,
@@ -101,12 +105,19 @@ pub const EVENTS: [Event; 29] = [
     Event::JobCompleted,
     Event::JobFinishedByAnother,
     Event::JobAbandoned,
+    Event::SegmentGrown,
+    Event::SegmentCut,
 ];
 
 impl Event {
     /// Whether it needs intents.
     pub fn is_of_intents(self) -> bool {
         (Self::KillWithIntent..=Self::ReaderMeetsRecovery).contains(&self)
+    }
+
+    /// Whether it needs segments.
+    pub fn is_of_segments(self) -> bool {
+        self >= Self::SegmentGrown
     }
 }
 

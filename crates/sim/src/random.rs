@@ -39,6 +39,8 @@ pub struct Plan {
     pub calls: u64,
     /// Whether they also take groups and work items as one.
     pub jobs: bool,
+    /// Whether some leases are so large that two are more than a segment.
+    pub large: bool,
     /// Every group is the whole of the targets.
     pub whole_groups: bool,
     /// What goes wrong.
@@ -61,6 +63,7 @@ impl Plan {
             calls: rng.between(8, 24),
             // Drawn apart: the other seeds do what they always did.
             jobs: Rng::new(seed).fork(11).chance(333_333),
+            large: setup.subject.has_memory() && Rng::new(seed).fork(13).chance(125_000),
             whole_groups: false,
             chaos: Chaos::storm(seed),
             patience: Duration::from_secs(5),

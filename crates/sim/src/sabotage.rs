@@ -284,6 +284,9 @@ impl Fs for SabotagedFs {
                 self.with(|memory| memory.journal.late_checkpoint = Some(late));
                 return Ok(());
             }
+            if self.kind == Sabotage::CutTooEarly {
+                self.cut_segments()?;
+            }
         }
         if self.kind == Sabotage::LostRename && is_record(to) && count.is_multiple_of(2) {
             return self.inner.unlink(from);

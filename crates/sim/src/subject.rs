@@ -18,6 +18,7 @@ use crate::disk::Disk;
 use crate::machine::Machine;
 pub use files::{FILES_GROUP, FILES_RECORD, audit_path, record_path};
 pub use journal::JOURNAL;
+pub(crate) use journal::{SEGMENT_BYTES, large};
 
 /// What a crash may leave of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -26,7 +26,8 @@ fn fixed(mode: Mode) {
     // A storm that strikes nobody shows nothing.
     assert!(cuts > 100 && open > 500 && done > 4000 && strikes > 500);
     println!("{mode:?}\n{coverage}");
-    for event in EVENTS.into_iter().filter(|event| mode == Mode::Group || !event.is_of_intents()) {
+    let events = EVENTS.into_iter().filter(|event| !event.is_of_segments());
+    for event in events.filter(|event| mode == Mode::Group || !event.is_of_intents()) {
         assert!(coverage.count(event) > 0, "no run came to {event:?}\n{coverage}");
     }
 }
@@ -53,6 +54,22 @@ fn fixed_seeds_break_no_journal() {
         strikes += outcome.strikes;
     }
     assert!(cuts > 50 && done > 2000 && strikes > 100, "{cuts} {done} {strikes}");
+}
+
+/// Two leases are more than a segment: the next one is larger, and small again once they are gone.
+#[test]
+fn fixed_seeds_break_no_journal_whose_segments_grow_and_shrink() {
+    let mut coverage = Coverage::default();
+    for seed in 3001..=3120 {
+        let plan = Plan { large: true, ..Plan::of(seed, Kept::Journal.setup()) };
+        let outcome = run(&plan);
+        assert_eq!(outcome.violations, Vec::<String>::new(), "seed {seed} with large leases");
+        coverage.add(&outcome.coverage);
+    }
+    println!("{coverage}");
+    for event in [Event::SegmentGrown, Event::SegmentCut] {
+        assert!(coverage.runs(event) >= 20, "{event:?} in {} runs", coverage.runs(event));
+    }
 }
 
 /// Groups and work items that are taken, completed and given up as one, beside everything else.

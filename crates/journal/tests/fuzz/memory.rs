@@ -215,6 +215,10 @@ impl RandomFile for Open {
         Ok(())
     }
 
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        WriteFile::set_len(self, len)
+    }
+
     fn stat(&self) -> io::Result<Stat> {
         WriteFile::stat(self)
     }

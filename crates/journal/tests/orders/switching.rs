@@ -177,6 +177,13 @@ impl RandomFile for Segment {
         Ok(())
     }
 
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        switch();
+        self.inner.set_len(len)?;
+        switch();
+        Ok(())
+    }
+
     fn stat(&self) -> io::Result<Stat> {
         self.inner.stat()
     }

@@ -42,6 +42,12 @@ pub(super) const CANARIES: &[Canary] = &[
         Crash(Act::MakeRoom, 2, 1),
     ),
     below(
+        "a segment is cut off before a checkpoint replaces it",
+        Journal,
+        S::CutTooEarly,
+        Crash(Act::Shrink, 2, 1),
+    ),
+    below(
         "frames of a segment's earlier use are believed",
         Journal,
         S::RecycledBelieved,

@@ -41,7 +41,9 @@ impl Limits {
     /// Small enough for `cargo test`, on some way to keep a table. Of the journal every verb is one
     /// frame, so the disk fails only for some.
     pub fn quick_of(kept: Kept, act: Act) -> Self {
-        let fails = matches!(act, Act::Claim | Act::HeartbeatEach | Act::Rotate | Act::MakeRoom);
+        let resizes = matches!(act, Act::Grow | Act::Shrink);
+        let fails =
+            resizes || matches!(act, Act::Claim | Act::HeartbeatEach | Act::Rotate | Act::MakeRoom);
         let failures = if fails { Failures::Disk } else { Failures::None };
         match kept {
             Kept::Journal => Self { cap: 24, cap2: 2, depth2: 3, failures, ..Self::quick() },

@@ -8,9 +8,11 @@ use std::time::Duration;
 use ringfence_env::{RandomFile, SharedWords, Stat};
 
 use super::{describe, error, sync};
+use crate::coverage::Event;
 use crate::disk::{DataChange, Disk, EIO, Ino};
 use crate::faults::Call;
 use crate::machine::Machine;
+use crate::subject::SEGMENT_BYTES;
 
 /// One open description of a file.
 #[derive(Debug)]
@@ -56,6 +58,10 @@ impl RandomFile for SimRandom {
         let at = usize::try_from(offset).map_err(io::Error::other)?;
         let mut turn = self.machine.enter(self.proc, Call::Write, &self.path)?;
         let len = turn.core.short_write(bytes.len());
+        let was = turn.core.disk.bytes(self.ino)?.len();
+        if was as u64 >= SEGMENT_BYTES && at + len > was {
+            turn.core.watch.note(Event::SegmentGrown);
+        }
         let change = DataChange::Write { at, bytes: bytes[..len].into() };
         let modified = turn.core.wall_seconds();
         turn.core.disk.change(self.ino, change, modified);
@@ -79,6 +85,20 @@ impl RandomFile for SimRandom {
             is_news(&self.machine.disk());
         }
         synced
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        if !self.writable {
+            return Err(error(EBADF));
+        }
+        let len = usize::try_from(len).map_err(io::Error::other)?;
+        let mut turn = self.machine.enter(self.proc, Call::SetLen, &self.path)?;
+        if len < turn.core.disk.bytes(self.ino)?.len() {
+            turn.core.watch.note(Event::SegmentCut);
+        }
+        let modified = turn.core.wall_seconds();
+        turn.core.disk.change(self.ino, DataChange::SetLen(len), modified);
+        Ok(())
     }
 
     fn stat(&self) -> io::Result<Stat> {

@@ -11,11 +11,14 @@ use super::{Held, ITEMS, Jobs, Plan, Shared};
 use crate::history::{Caller, Fate, History, State};
 use crate::machine::Machine;
 use crate::rng::Rng;
-use crate::subject::Table;
+use crate::subject::{Table, large};
 use crate::verbs::{Verbs, group, keys, manifest, request, work};
 
 /// How often in a row a coordinator tries to open the table.
 const OPENS: u64 = 100;
+
+/// A checkpoint with two such payloads is larger than a segment.
+const LARGE_BYTES: usize = 31_000;
 
 /// A simulated process.
 pub(super) struct Coordinator {
@@ -144,7 +147,10 @@ impl Coordinator {
     fn claim(&self, verbs: &Verbs<'_>, world: &World, rng: &mut Rng) {
         let numbers = self.some_group(rng);
         let seconds = [1.0, 3.0, 10.0, 30.0][rng.index(4)];
-        let asked = request(verbs.name, &numbers, seconds);
+        let mut asked = request(verbs.name, &numbers, seconds);
+        if self.plan.large && rng.chance(750_000) {
+            asked.payload = large(LARGE_BYTES);
+        }
         let tries = if rng.chance(300_000) { rng.between(2, 12) } else { 1 };
         for _ in 0..tries {
             let answer = verbs.claim(&asked);

@@ -13,6 +13,7 @@ use twox_hash::XxHash3_64;
 use super::{Sabotage, SabotagedFs};
 use crate::frames;
 use crate::setup::root;
+use crate::subject::SEGMENT_BYTES;
 
 /// What was done to a journal so far.
 #[derive(Debug, Default)]
@@ -159,6 +160,10 @@ impl RandomFile for SabotagedSegment {
         }
     }
 
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.inner.set_len(len)
+    }
+
     fn stat(&self) -> io::Result<Stat> {
         self.inner.stat()
     }
@@ -258,6 +263,18 @@ impl SharedWords for SabotagedWords {
 }
 
 impl SabotagedFs {
+    /// Makes the files of segments small again which have grown.
+    pub(super) fn cut_segments(&self) -> io::Result<()> {
+        let layout = Layout::new(&root());
+        for path in [0, 1].map(|slot| layout.segment(slot)) {
+            let file = self.inner.open_random(&path, true)?;
+            if file.stat()?.len > SEGMENT_BYTES {
+                file.set_len(SEGMENT_BYTES)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Puts the checkpoint in force whose turn has come.
     fn rename_late_checkpoint(&self) -> io::Result<()> {
         let Some((from, to)) = self.with(|memory| memory.journal.late_checkpoint.take()) else {

@@ -93,6 +93,8 @@ pub enum Sabotage {
     CheckpointDirSync,
     /// A segment is erased before the checkpoint is in force that goes on after it.
     ErasedTooEarly,
+    /// A segment's file is cut off before the checkpoint is in force that goes on after it.
+    CutTooEarly,
     /// A segment's file is not erased before it is used again, and frames of its earlier use are taken
     /// for new ones.
     RecycledBelieved,

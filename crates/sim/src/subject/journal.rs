@@ -7,7 +7,8 @@ use ringfence_journal::check::Place;
 use ringfence_journal::frame::SECTOR;
 use ringfence_journal::layout::Layout;
 use ringfence_journal::{InitOptions, JournalEngine};
-use ringfence_model::{Key, ShardCount};
+use ringfence_model::rules::ClaimRequest;
+use ringfence_model::{Key, Payload, ShardCount, TargetGroup, Token};
 
 use super::{Mode, Oddity, Subject, Table};
 use crate::case::{Act, verbs};
@@ -22,21 +23,31 @@ use crate::verbs::request;
 pub const JOURNAL: &dyn Subject = &Journal;
 
 /// Small, so that runs go through changes of segments and checkpoints.
-const SEGMENT_BYTES: u64 = 64 * 1024;
+pub(crate) const SEGMENT_BYTES: u64 = 64 * 1024;
 
 /// The target whose heartbeats fill segments.
 const FILLER: u64 = 7000;
+
+/// Targets whose leases have payloads of so many bytes: a checkpoint with all of them is larger than a
+/// segment, and yet the first one that has them is written when heartbeats have filled half of one.
+const LARGE: std::ops::Range<u64> = 7001..7005;
+const LARGE_BYTES: usize = 17_000;
+
+/// More heartbeats than it takes to fill any two segments.
+const MOST_BEATS: usize = 1000;
 
 /// What one heartbeat came to.
 struct Beat<'a> {
     /// Where the journal was before the first one.
     first: &'a Place,
     now: &'a Place,
+    /// How long the files of both segments were before the first one, together, and how long they are.
+    bytes: (u64, u64),
     fate: Fate,
 }
 
 /// No shards are removed from a journal; it has segments instead.
-const JOURNAL_ACTS: [Act; 20] = [
+const JOURNAL_ACTS: [Act; 22] = [
     Act::Init,
     Act::Claim,
     Act::FenceRaise,
@@ -57,6 +68,8 @@ const JOURNAL_ACTS: [Act; 20] = [
     Act::Rotate,
     Act::MakeRoom,
     Act::NoRoom,
+    Act::Grow,
+    Act::Shrink,
 ];
 
 #[derive(Debug)]
@@ -104,6 +117,8 @@ impl Subject for Journal {
             Act::Rotate => |beat| beat.now.segment != beat.first.segment,
             Act::MakeRoom => |beat| beat.now.checkpoint != beat.first.checkpoint,
             Act::NoRoom => |beat| beat.fate != Fate::Done,
+            Act::Grow => |beat| beat.bytes.1 > beat.bytes.0,
+            Act::Shrink => |beat| beat.bytes.1 < beat.bytes.0,
             _ => return,
         };
         let fs = machine.world(0).fs;
@@ -112,32 +127,43 @@ impl Subject for Journal {
             // Whoever makes room has been stopped.
             assert!(lock.try_lock(LockMode::Exclusive).expect("a lock"), "nobody else has it");
         }
-        let asked = request("filler", &[FILLER], 1e6);
         let world = machine.world(0);
         let engine = JournalEngine::open(&world, &root()).expect("opens");
+        let resizes = matches!(act, Act::Grow | Act::Shrink);
+        let large = if resizes { claim_large(machine, &engine) } else { Vec::new() };
+        let filler = request("filler", &[FILLER], 1e6);
         let token = {
             let history = History::default();
-            let claimed = verbs("filler", machine, &history, &engine, None).claim(&asked);
+            let claimed = verbs("filler", machine, &history, &engine, None).claim(&filler);
             claimed.token.expect("granted")
         };
+        let beat = |engine: &JournalEngine, machine: &Machine| {
+            let history = History::default();
+            verbs("filler", machine, &history, engine, None).heartbeat(&filler.group, &token).fate
+        };
+        if act == Act::Shrink {
+            let before = segment_lengths(machine);
+            while segment_lengths(machine) == before {
+                assert_eq!(beat(&engine, machine), Fate::Done);
+            }
+            assert!(segment_lengths(machine) > before, "so much is held");
+            for (group, token) in &large {
+                let history = History::default();
+                let releasing = verbs("large", machine, &history, &engine, None);
+                assert_eq!(releasing.release(group, token).fate, Fate::Done);
+            }
+        }
         let trial = machine.copy();
         let tried = JournalEngine::open(&trial.world(0), &root()).expect("opens");
-        let mut beats = 0;
-        let first = tried.place().expect("reads");
-        loop {
-            let history = History::default();
-            let beating = verbs("filler", &trial, &history, &tried, None);
-            let fate = beating.heartbeat(&asked.group, &token).fate;
+        let (first, before) = (tried.place().expect("reads"), segment_lengths(&trial));
+        let beats = (0..MOST_BEATS).find(|_| {
+            let fate = beat(&tried, &trial);
             let now = tried.place().expect("reads");
-            if until(&Beat { first: &first, now: &now, fate }) {
-                break;
-            }
-            beats += 1;
-        }
-        for _ in 0..beats {
-            let history = History::default();
-            let beating = verbs("filler", machine, &history, &engine, None);
-            assert_eq!(beating.heartbeat(&asked.group, &token).fate, Fate::Done);
+            let bytes = (before, segment_lengths(&trial));
+            until(&Beat { first: &first, now: &now, bytes, fate })
+        });
+        for _ in 0..beats.expect("it comes about") {
+            assert_eq!(beat(&engine, machine), Fate::Done);
         }
     }
 
@@ -176,6 +202,34 @@ impl Subject for Journal {
     fn stored(&self, _: &Disk, _: Key) -> Option<Vec<u8>> {
         None
     }
+}
+
+/// What makes a lease large.
+pub(crate) fn large(bytes: usize) -> Payload {
+    let payload = format!(r#"{{"seed":"{}"}}"#, "s".repeat(bytes));
+    Payload::parse(&payload).expect("an object")
+}
+
+/// Claims what makes a checkpoint larger than a segment.
+fn claim_large(machine: &Machine, engine: &JournalEngine) -> Vec<(TargetGroup, Token)> {
+    let claim = |number| {
+        let history = History::default();
+        let asked =
+            ClaimRequest { payload: large(LARGE_BYTES), ..request("large", &[number], 1e6) };
+        let claimed = verbs("large", machine, &history, engine, None).claim(&asked);
+        (asked.group, claimed.token.expect("granted"))
+    };
+    LARGE.map(claim).collect()
+}
+
+/// How long the files of both segments are, together.
+fn segment_lengths(machine: &Machine) -> u64 {
+    let layout = Layout::new(&root());
+    let lengths = [0, 1].map(|slot| {
+        let stat = machine.world(0).fs.stat(&layout.segment(slot));
+        stat.expect("a segment").len
+    });
+    lengths.iter().sum()
 }
 
 impl Table for JournalEngine {
