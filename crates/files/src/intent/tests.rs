@@ -453,14 +453,18 @@ fn a_dead_writers_intent_is_written_anew_and_synced_before_a_record_changes() {
     assert!(met > 3, "an intent stood at some points: {met}");
 }
 
+fn make_empty(slot: &Path) {
+    let fs = World::system().fs;
+    fs.open_write(slot, ringfence_env::OpenWrite::Overwrite, 0o600).unwrap().set_len(0).unwrap();
+}
+
 /// The maker of a slot may have been told that the sync of its name failed; a later one proves nothing.
 #[test]
 fn a_slot_that_is_found_empty_is_put_in_place_anew_before_it_holds_a_decision() {
     use std::os::unix::fs::MetadataExt as _;
     let (bed, _) = Bed::new(Verb::Claim);
     let slot = bed.path().join("intents/00000.slot");
-    let fs = World::system().fs;
-    fs.open_write(&slot, ringfence_env::OpenWrite::Overwrite, 0o600).unwrap().set_len(0).unwrap();
+    make_empty(&slot);
     let held = std::fs::File::open(&slot).unwrap();
     let _ = claim(&bed.open(None), &bed.group, "new", NEW).unwrap();
     let (old, new) = (held.metadata().unwrap(), std::fs::metadata(&slot).unwrap());
@@ -477,7 +481,7 @@ fn a_slot_that_cannot_be_put_in_place_leaves_nothing_beside_it() {
     for n in 1.. {
         let (bed, _) = Bed::new(Verb::Claim);
         let slot = bed.path().join("intents/00000.slot");
-        std::fs::File::options().write(true).truncate(true).open(&slot).unwrap();
+        make_empty(&slot);
         let fs = FaultFs::new(World::system().fs);
         let engine = bed.open(Some(&fs));
         fs.arm(When::Nth(n), Effect::Errno(4));
