@@ -16,6 +16,9 @@ use crate::journal::{Journal, Which};
 use crate::meta::MAX_SEGMENT_BYTES;
 use crate::replica::{ReadError, Tail};
 
+/// S6. A segment is the checkpoint's bytes by this.
+const SHARE: u64 = 4;
+
 impl Journal {
     /// Does what is due, if nobody else is at it. Failures matter only once there is no room left.
     pub(crate) fn maintain_if_due(&self) {
@@ -116,7 +119,7 @@ impl Journal {
     pub(crate) fn prepare(&self, slot: usize, number: u64) -> io::Result<()> {
         let least = self.meta.segment_bytes;
         let live = self.world.fs.stat(&self.layout.checkpoint())?.len;
-        let wanted = live.checked_next_multiple_of(least).unwrap_or(u64::MAX);
+        let wanted = (live / SHARE).checked_next_multiple_of(least).unwrap_or(u64::MAX);
         let wanted = wanted.min(MAX_SEGMENT_BYTES).max(least);
         self.segments.prepare(slot, number, wanted, least)
     }

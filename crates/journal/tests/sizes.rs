@@ -155,7 +155,7 @@ fn checkpoints_of_many_leases_cost_no_more_than_a_few_times_what_the_calls_store
     let (bed, engine) = Bed::new();
     let tokens = claim_each(&engine, 1..LEASES + 1);
     let (growing, frames) = (bed.written(), LEASES * FRAME);
-    assert!(growing <= 3 * frames, "{growing} bytes of checkpoints for {frames} of frames");
+    assert!(growing <= 6 * frames, "{growing} bytes of checkpoints for {frames} of frames");
     let beats = BEATS / LEASES.min(BEATS);
     for _ in 0..beats {
         for (number, token) in (1..).zip(&tokens) {
@@ -164,30 +164,33 @@ fn checkpoints_of_many_leases_cost_no_more_than_a_few_times_what_the_calls_store
     }
     let (holding, frames) = (bed.written() - growing, beats * LEASES * FRAME);
     let live = std::fs::metadata(Layout::new(&bed.root).checkpoint()).unwrap().len();
-    assert!(live > 20 * SEGMENT && holding >= live, "{live} bytes are held, {holding} written");
-    assert!(holding <= 3 * frames, "{holding} bytes of checkpoints for {frames} of frames");
+    assert!(live > 40 * SEGMENT && holding >= live, "{live} bytes are held, {holding} written");
+    assert!(holding <= 5 * frames, "{holding} bytes of checkpoints for {frames} of frames");
     for bytes in segments(&bed.root) {
-        assert!(bytes <= live + 2 * SEGMENT, "a segment of {bytes} bytes where {live} are held");
+        assert!(
+            bytes <= live / 4 + 2 * SEGMENT,
+            "a segment of {bytes} bytes where {live} are held"
+        );
     }
 }
 
 #[test]
 fn the_files_are_small_again_once_little_is_held_for_everybody_who_has_them_open() {
-    const LEASES: u64 = 5000;
+    const LEASES: u64 = 9000;
     let (bed, engine) = Bed::new();
     let other = JournalEngine::open(&bed.world, &bed.root).unwrap();
     let reader = JournalEngine::open_read_only(&bed.world, &bed.root).unwrap();
     let start = files(&bed.root);
     let tokens = claim_each(&engine, 1..LEASES + 1);
-    assert_eq!(reader.scan(Space::Targets, None).unwrap().entries.len(), 5000);
+    assert_eq!(reader.scan(Space::Targets, None).unwrap().entries.len(), 9000);
     let large = segments(&bed.root);
     assert!(large.iter().all(|bytes| *bytes > 4 * SEGMENT), "{large:?}");
     release_each(&other, 1..LEASES + 1, &tokens);
     // As many frames as both segments have.
-    let kept = claim(&engine, 9999, 8).unwrap().into();
+    let kept = claim(&engine, 99_999, 8).unwrap().into();
     for _ in 0..large.iter().sum::<u64>() / FRAME / 2 {
-        heartbeat(&engine, 9999, &kept);
-        heartbeat(&other, 9999, &kept);
+        heartbeat(&engine, 99_999, &kept);
+        heartbeat(&other, 99_999, &kept);
     }
     assert_eq!(segments(&bed.root), [SEGMENT; 2]);
     let end = files(&bed.root);
@@ -213,7 +216,7 @@ fn what_one_call_may_store_does_not_depend_on_how_much_is_held() {
     let (bed, engine) = Bed::new();
     too_large(&engine, 1);
     claim(&engine, 2, 60_000).unwrap();
-    claim_each(&engine, 1000..4000);
+    claim_each(&engine, 1000..9000);
     assert!(segments(&bed.root).iter().all(|bytes| *bytes > 4 * SEGMENT));
     too_large(&engine, 1);
     // One that does not fit behind what is there goes into the next segment.
@@ -228,7 +231,7 @@ fn what_one_call_may_store_does_not_depend_on_how_much_is_held() {
 #[test]
 fn as_many_fences_are_passed_over_after_a_boot_as_a_grown_segment_has_room_for() {
     let (bed, engine) = Bed::new();
-    claim_each(&engine, 1..3001);
+    claim_each(&engine, 1..8001);
     let last = claim(&engine, 9000, 8).unwrap().fence();
     let longest = segments(&bed.root).into_iter().max().unwrap();
     assert!(longest > 4 * SEGMENT);
