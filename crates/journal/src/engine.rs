@@ -33,6 +33,8 @@ pub struct JournalEngine {
 
 /// How often a decision is made again, whatever the patience, because others were faster.
 const TRIES: usize = 16;
+/// So many units of a batch are held in memory as they are now.
+const LOOKED_AT_ONCE: usize = 32;
 
 impl Engine for JournalEngine {
     fn info(&self) -> EngineInfo {
@@ -85,7 +87,7 @@ impl Engine for JournalEngine {
     fn view(&self, keys: &[Key], now: Option<Timestamp>) -> Result<View, StorageError> {
         let mut replica = self.journal.replica();
         self.catch_up(&mut replica)?;
-        self.view_of(&replica, keys, now, self.moment(now))
+        self.view_of(&replica, keys, &self.asking(now))
     }
 
     fn scan(&self, space: Space, now: Option<Timestamp>) -> Result<Scan, StorageError> {
@@ -115,6 +117,15 @@ impl Engine for JournalEngine {
         let words: Vec<u64> = keys.iter().map(crate::queue::word).collect();
         self.journal.waiting_before(&words, u64::MAX)
     }
+}
+
+/// When somebody asks, and who.
+#[derive(Clone)]
+struct Asking {
+    /// The moment that the caller brought.
+    given: Option<Timestamp>,
+    moment: Moment,
+    writer: Writer,
 }
 
 type Looked = (View, (u64, u64), Option<Ticket>);
@@ -192,22 +203,29 @@ impl JournalEngine {
         self.journal.is_writable().map_err(Failure::Untouched)?;
         let waiting: Vec<usize> =
             (0..units.len()).filter(|&index| matches!(ends.get(index), Some(None))).collect();
-        let (looked, error) = self.look(units, &waiting);
-        let mut stopped = error.map(|(index, error)| (index, Failure::Untouched(error)));
-        let mut planned: Vec<Planned<'_>> = Vec::with_capacity(looked.len());
-        for (index, (view, seen, pending)) in waiting.into_iter().zip(looked) {
-            let Some(unit) = units.get(index) else { continue };
-            match decide(index, &view) {
-                None => put(ends, index, Some(UnitEnd::Refused(pending))),
-                Some(Transition::Grant(grant)) if grant.above.0 == u64::MAX => {
-                    stopped = Some((index, crate::commit::exhausted()));
-                    break;
+        let mut stopped = None;
+        let mut asking = None;
+        let mut planned: Vec<Planned<'_>> = Vec::with_capacity(waiting.len());
+        for some in waiting.chunks(LOOKED_AT_ONCE) {
+            let (looked, error) = self.look(units, some, &mut asking);
+            stopped = error.map(|(index, error)| (index, Failure::Untouched(error)));
+            for (&index, (view, seen, pending)) in some.iter().zip(looked) {
+                let Some(unit) = units.get(index) else { continue };
+                match decide(index, &view) {
+                    None => put(ends, index, Some(UnitEnd::Refused(pending))),
+                    Some(Transition::Grant(grant)) if grant.above.0 == u64::MAX => {
+                        stopped = Some((index, crate::commit::exhausted()));
+                        break;
+                    }
+                    Some(transition) => {
+                        let (transition, renews) = without_repeats(transition, &view);
+                        let (keys, transition, end) = (unit.keys, Some(transition), Ended::Waiting);
+                        planned.push(Planned { index, keys, seen, transition, renews, end });
+                    }
                 }
-                Some(transition) => {
-                    let (transition, renews) = without_repeats(transition, &view);
-                    let (keys, transition, end) = (unit.keys, Some(transition), Ended::Waiting);
-                    planned.push(Planned { index, keys, seen, transition, renews, end });
-                }
+            }
+            if stopped.is_some() {
+                break;
             }
         }
         let progress = if planned.is_empty() {
@@ -238,24 +256,23 @@ impl JournalEngine {
         &self,
         units: &[&Request<'_>],
         indices: &[usize],
+        asking: &mut Option<Asking>,
     ) -> (Vec<Looked>, Option<(usize, StorageError)>) {
         let mut looked = Vec::with_capacity(indices.len());
         let mut replica = self.journal.replica();
-        if let Err(error) = self.catch_up(&mut replica) {
+        if !self.journal.is_known_to_be_at_the_end(&replica)
+            && let Err(error) = self.catch_up(&mut replica)
+        {
             return (looked, indices.first().map(|&index| (index, error)));
         }
         let (epoch, at) = (replica.epoch(), replica.at.sequence);
         let durable = self.journal.known_durable(&replica.place());
-        let mut moment: Option<(Option<Timestamp>, Moment)> = None;
         for &index in indices {
             let Some(unit) = units.get(index) else { continue };
             // One moment for all that do not bring their own.
-            let now = match moment.take().filter(|(of, _)| *of == unit.now) {
-                Some((_, moment)) => moment,
-                None => self.moment(unit.now),
-            };
-            moment = Some((unit.now, now.clone()));
-            let view = match self.view_of(&replica, unit.keys, unit.now, now) {
+            let same = asking.take().filter(|asking| asking.given == unit.now);
+            let asking = asking.insert(same.unwrap_or_else(|| self.asking(unit.now)));
+            let view = match self.view_of(&replica, unit.keys, asking) {
                 Ok(view) => view,
                 Err(error) => return (looked, Some((index, error))),
             };
@@ -271,20 +288,25 @@ impl JournalEngine {
         &self,
         replica: &Replica,
         keys: &[Key],
-        now: Option<Timestamp>,
-        mut moment: Moment,
+        asking: &Asking,
     ) -> Result<View, StorageError> {
-        let entry = |&key: &Key| {
+        let Asking { mut moment, writer, .. } = asking.clone();
+        let mut entries = Vec::with_capacity(keys.len());
+        for &key in keys {
             let record = replica.get(key).map_err(|error| self.journal.read_error(error))?;
-            Ok((key, record.map_or(Entry::Vacant, Entry::Present)))
-        };
-        let entries = keys.iter().map(entry).collect::<Result<Vec<_>, StorageError>>()?;
+            entries.push((key, record.map_or(Entry::Vacant, Entry::Present)));
+        }
         if let Some(boot) = &mut moment.boot {
             let own = self.life.as_ref().map(|life| &*life.id);
             boot.gone = self.journal.gone_among(&entries, own);
         }
-        let writer = self.writer(now, &moment);
         Ok(View { moment, writer, default_ttl: self.journal.meta.ttl, entries })
+    }
+
+    fn asking(&self, given: Option<Timestamp>) -> Asking {
+        let moment = self.moment(given);
+        let writer = self.writer(given, &moment);
+        Asking { given, moment, writer }
     }
 
     /// The moment by every clock of this host, or the caller's own.

@@ -149,6 +149,12 @@ impl Hints {
         self.set_number(APPENDED, within(epoch, segment), sequence);
     }
 
+    /// Takes back what was told: whoever wants to know reads the segment.
+    pub fn forget_appended(&self) {
+        self.words.store(APPENDED + 1, 0);
+        self.words.store(APPENDED, 0);
+    }
+
     fn number(&self, index: usize, epoch: u64) -> Option<u64> {
         // Between the two stores of another process the pair does not match.
         for _ in 0..8 {

@@ -198,6 +198,17 @@ impl Journal {
         Err(ReadError::NoSegment)
     }
 
+    /// Whether nothing was appended behind this, as far as the processes of this boot have told: enough to
+    /// decide on, since whoever appends looks again, and whoever is refused might have come earlier. H1.
+    ///
+    /// What a table that was moved says instead is read: its mover takes back what was told.
+    pub(crate) fn is_known_to_be_at_the_end(&self, replica: &Replica) -> bool {
+        let at = replica.at;
+        self.hints.are_shared()
+            && self.hints.appended(replica.epoch(), at.segment) == Some(at.sequence)
+            && self.hints.failed(replica.epoch()).is_none()
+    }
+
     /// The state after the frame `until`, or at the end, from the files alone.
     pub(crate) fn load(&self, until: u64) -> Result<Replica, ReadError> {
         let mut replica = Replica::load(&*self.world.fs, &self.layout, &self.segments, self.table)?;

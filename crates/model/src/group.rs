@@ -23,13 +23,14 @@ pub struct TargetGroup {
 impl TargetGroup {
     /// Strict: an empty list, a repeated target or more than 64 targets is an error.
     pub fn new(targets: impl IntoIterator<Item = Target>) -> Result<Self, GroupError> {
-        let mut seen = BTreeSet::new();
-        let mut kept = Vec::new();
-        for target in targets {
-            if !seen.insert(target) {
-                return Err(GroupError::Repeated(target));
+        let kept: Vec<Target> = targets.into_iter().collect();
+        let mut sorted = kept.clone();
+        sorted.sort_unstable();
+        if sorted.array_windows().any(|[a, b]| a == b) {
+            let mut seen = BTreeSet::new();
+            if let Some(&again) = kept.iter().find(|target| !seen.insert(**target)) {
+                return Err(GroupError::Repeated(again));
             }
-            kept.push(target);
         }
         if kept.len() > MAX_GROUP {
             return Err(GroupError::TooMany(kept.len()));

@@ -18,7 +18,9 @@ const _: () = assert!(size_of::<RecordId>() == 32);
 impl RecordId {
     /// SHA-256 of the ASCII text `target:` followed by the decimal target.
     pub fn of_target(target: Target) -> Self {
-        Self(Sha256::digest(format!("target:{target}")).into())
+        let mut digits = itoa::Buffer::new();
+        let digits = digits.format(target.get());
+        Self(Sha256::new().chain_update("target:").chain_update(digits).finalize().into())
     }
 
     /// SHA-256 of a work item's payload as canonical JSON, without a trailing newline.
