@@ -173,13 +173,7 @@ impl Hints {
     }
 
     fn check(&self, index: usize, epoch: u64, number: u64) -> u64 {
-        // Asked a dozen times in every call: against zeros, noise and halves of two numbers it need not
-        // be more.
-        let mix = |mixed: u64, word: u64| {
-            let mixed = (mixed ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            mixed ^ mixed >> 32
-        };
-        [index as u64, epoch, number, self.identity].into_iter().fold(self.identity, mix)
+        checksum(self.identity, index, epoch, number)
     }
 
     /// Whether the checkpoint with this head, or a later one of its epoch, is known to be in force
@@ -352,6 +346,17 @@ impl Hints {
 /// journal is of the same frame.
 fn name(head: &Head) -> u64 {
     head.base.sequence << 1 | u64::from(!head.is_closed())
+}
+
+/// H2. What stands after a number for it to be believed, where `identity` is what the first word says.
+pub fn checksum(identity: u64, index: usize, epoch: u64, number: u64) -> u64 {
+    // Asked a dozen times in every call: against zeros, noise and halves of two numbers it need not
+    // be more.
+    let mix = |mixed: u64, word: u64| {
+        let mixed = (mixed ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed ^ mixed >> 32
+    };
+    [index as u64, epoch, number, identity].into_iter().fold(identity, mix)
 }
 
 /// A segment of an epoch; there are far fewer of both than would make two of them one.

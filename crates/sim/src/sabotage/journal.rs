@@ -8,7 +8,6 @@ use ringfence_env::{RandomFile, SharedWords, Stat};
 use ringfence_journal::JournalEngine;
 use ringfence_journal::frame::{self, HEADER, Header, Kind, SECTOR};
 use ringfence_journal::layout::Layout;
-use twox_hash::XxHash3_64;
 
 use super::{Sabotage, SabotagedFs};
 use crate::frames;
@@ -201,8 +200,7 @@ impl SabotagedWords {
 
     /// What is to stand after a number for it to be believed.
     fn checksum(&self, word: usize, epoch: u64, number: u64) -> u64 {
-        let said = [word as u64, epoch, number].map(u64::to_le_bytes).concat();
-        XxHash3_64::oneshot_with_seed(self.inner.load(IDENTITY), &said)
+        ringfence_journal::hints::checksum(self.inner.load(IDENTITY), word, epoch, number)
     }
 
     /// Takes every frame that is there for durable.
