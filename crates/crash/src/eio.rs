@@ -184,7 +184,9 @@ fn one(
         _ => None,
     });
     let history = History::new(marks, setting.mode.durability()).map_err(Trouble::Failed)?;
-    let wrong = history.allowed(usize::MAX).judge(&bench.recover(&image));
+    let found = bench.recover(&image);
+    let history = history.knowing(&found.table);
+    let wrong = history.allowed(usize::MAX).judge(&found);
     let endings = history
         .endings()
         .into_iter()

@@ -88,6 +88,9 @@ enum Layer {
     /// One call that the binary has no verb for (started by a layer)
     #[command(hide = true)]
     Call(sweep::call::Args),
+    /// Changes words in shared memory (started by a layer)
+    #[command(hide = true)]
+    Words(resource::words::Args),
     /// Removes what an interrupted run held (started by itself)
     #[command(hide = true)]
     Clear(guard::ClearArgs),
@@ -100,6 +103,7 @@ fn main() -> ExitCode {
     match Cli::parse().layer {
         Layer::Work(args) => workload::run(&args),
         Layer::Call(args) => sweep::call::run(&args),
+        Layer::Words(args) => resource::words::change(&args),
         Layer::Clear(args) => guard::clear(&args),
         Layer::Watch(args) => guard::watch(&args),
         Layer::Weak(args) => run(&args, &["weak"]),

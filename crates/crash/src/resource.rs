@@ -8,6 +8,7 @@
 mod limits;
 mod tally;
 mod volume;
+pub(crate) mod words;
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
@@ -44,6 +45,11 @@ pub(crate) fn run(context: &Context) -> Result<Vec<Row>, Trouble> {
         let context = Context { deadline: Instant::now() + share, ..context.clone() };
         rows.push(on(&context, kind)?);
     }
+    if context.modes(&Mode::ALL).contains(&Mode::Journal) {
+        for fs in systems.iter().filter(|fs| **fs != "tmpfs") {
+            rows.push(words::run(context, fs)?);
+        }
+    }
     if systems.contains(&"tmpfs") && !modes(context, true).is_empty() {
         rows.push(limits::run(&Context { deadline: Instant::now() + share, ..context.clone() })?);
     }
@@ -74,7 +80,7 @@ fn modes(context: &Context, is_open: bool) -> Vec<Mode> {
 fn on(context: &Context, kind: Kind) -> Result<Row, Trouble> {
     let began = Instant::now();
     let scarce = match kind.scarce {
-        Scarce::Blocks => "no blocks",
+        Scarce::Blocks | Scarce::Data => "no blocks",
         Scarce::Inodes => "no inodes",
         Scarce::Quota => "no quota",
     };

@@ -38,7 +38,9 @@ pub trait Fs: Send + Sync + fmt::Debug {
     }
 
     /// Maps the first `words` 64-bit words of a file into memory that is shared with every process
-    /// which maps them. The file must be that long, its blocks must exist, and it must not shrink.
+    /// which maps them. The file must be that long, its blocks must exist, and it must not shrink:
+    /// [`steps::stage_words`](crate::steps::stage_words) makes one. Where a file system has no room
+    /// for a page that is changed it can tell nobody: the process is killed by SIGBUS.
     ///
     /// Where it is not offered it is [`io::ErrorKind::Unsupported`].
     fn map_shared(&self, path: &Path, words: usize) -> io::Result<Box<dyn SharedWords>> {
@@ -104,10 +106,20 @@ pub enum Read {
 pub enum OpenWrite {
     /// It must not exist.
     CreateNew,
+    /// The same, and bytes that are written over stay where they are, also where the file system would
+    /// put them elsewhere, if it lets itself be asked (btrfs).
+    CreateInPlace,
     /// Created if missing; writes go to its end.
     Append,
     /// Created if missing; writes start at its beginning and keep what they do not reach.
     Overwrite,
+}
+
+impl OpenWrite {
+    /// Whether the file must not exist.
+    pub fn is_new(self) -> bool {
+        matches!(self, Self::CreateNew | Self::CreateInPlace)
+    }
 }
 
 /// A file open for writing. Dropping it closes it and makes nothing durable.

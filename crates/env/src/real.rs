@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, IFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use crate::fs::{
@@ -50,6 +50,13 @@ fn create(path: &Path, flags: OFlags, mode: u32) -> io::Result<OwnedFd> {
             Err(error)
         }
     }
+}
+
+/// Asks the file system to write over this file's bytes where they are, which it takes while the file is
+/// empty. Most do so anyhow, and cannot be asked.
+fn keep_in_place(fd: &OwnedFd) {
+    let flags = rustix::fs::ioctl_getflags(fd);
+    let _ = flags.and_then(|flags| rustix::fs::ioctl_setflags(fd, flags | IFlags::NOCOW));
 }
 
 /// Opens a file, or creates it with exactly `mode`.
@@ -196,6 +203,11 @@ impl Fs for RealFs {
             // What was just made is a regular file: a second look could only fail, and leave it behind.
             OpenWrite::CreateNew => {
                 return Ok(Box::new(RealFile(File::from(create(path, flags, mode)?))));
+            }
+            OpenWrite::CreateInPlace => {
+                let fd = create(path, flags, mode)?;
+                keep_in_place(&fd);
+                return Ok(Box::new(RealFile(File::from(fd))));
             }
             OpenWrite::Append => open_or_create(path, flags | OFlags::APPEND, mode)?,
             OpenWrite::Overwrite => open_or_create(path, flags, mode)?,

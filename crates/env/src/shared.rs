@@ -175,7 +175,7 @@ mod tests {
     fn two_mappings_of_a_file_share_its_words_and_wake_each_other() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("words");
-        steps::stage_synced(&RealFs, &path, &[0; 64], 0o600).unwrap();
+        steps::stage_words(&RealFs, &path, 8, 0o600).unwrap();
         let (one, two) =
             (RealFs.map_shared(&path, 8).unwrap(), RealFs.map_shared(&path, 8).unwrap());
         one.store(3, 7);
@@ -202,6 +202,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("words");
         steps::stage_synced(&RealFs, &path, &[0; 63], 0o600).unwrap();
+        steps::stage_words(&RealFs, &path, 8, 0o600).unwrap_err();
         assert!(RealFs.map_shared(&path, 8).is_err());
         assert!(RealFs.map_shared(dir.path(), 8).is_err());
         assert!(RealFs.map_shared(&dir.path().join("none"), 8).is_err());

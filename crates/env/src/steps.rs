@@ -37,7 +37,17 @@ pub fn write_all_at(file: &mut dyn WriteFile, mut bytes: &[u8], mut offset: u64)
 
 /// Creates the new file `path` with `bytes`, not yet durable. Removes it again on failure.
 pub fn stage(fs: &dyn Fs, path: &Path, bytes: &[u8], mode: u32) -> io::Result<Box<dyn WriteFile>> {
-    let mut file = fs.open_write(path, OpenWrite::CreateNew, mode)?;
+    stage_as(fs, path, OpenWrite::CreateNew, bytes, mode)
+}
+
+fn stage_as(
+    fs: &dyn Fs,
+    path: &Path,
+    how: OpenWrite,
+    bytes: &[u8],
+    mode: u32,
+) -> io::Result<Box<dyn WriteFile>> {
+    let mut file = fs.open_write(path, how, mode)?;
     match write_all(&mut *file, bytes) {
         Ok(()) => Ok(file),
         Err(error) => {
@@ -49,7 +59,18 @@ pub fn stage(fs: &dyn Fs, path: &Path, bytes: &[u8], mode: u32) -> io::Result<Bo
 
 /// Creates the new file `path` with durable bytes; its name is not yet durable.
 pub fn stage_synced(fs: &dyn Fs, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    let file = stage(fs, path, bytes, mode)?;
+    synced(fs, path, &*stage(fs, path, bytes, mode)?)
+}
+
+/// Creates the file that [`Fs::map_shared`] maps: zeros that have their blocks, and keep them.
+///
+/// A process that changes a word in memory cannot be told that there is no room for it: it is killed.
+pub fn stage_words(fs: &dyn Fs, path: &Path, words: usize, mode: u32) -> io::Result<()> {
+    let zeros = vec![0; words.saturating_mul(8)];
+    synced(fs, path, &*stage_as(fs, path, OpenWrite::CreateInPlace, &zeros, mode)?)
+}
+
+fn synced(fs: &dyn Fs, path: &Path, file: &dyn WriteFile) -> io::Result<()> {
     file.sync().inspect_err(|_| {
         let _ = fs.unlink(path);
     })

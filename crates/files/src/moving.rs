@@ -55,8 +55,7 @@ impl FilesEngine {
             let gate = match self.alone(deadline) {
                 Ok(gate) => gate,
                 Err(failure) => {
-                    drop(knock);
-                    go_away(world, layout);
+                    go_away(world, layout, knock);
                     return Err(failure);
                 }
             };
@@ -82,7 +81,10 @@ impl FilesEngine {
 }
 
 /// X4, for who knocked in vain. What fails here costs operations two syncs until somebody knocks again.
-fn go_away(world: &World, layout: &Layout) {
+///
+/// The mark goes before its lock does: whoever knocks next must not lock one that is about to go, and
+/// then wait where nobody sees him.
+fn go_away(world: &World, layout: &Layout, _knock: FileLock) {
     let soon = world.clock.deadline(SOON);
     if let Ok(_gate) = locks::acquire(world, &layout.gate(), LockMode::Shared, soon)
         && let Ok(None) = closed_at(world, &layout.moved())
@@ -179,4 +181,39 @@ pub(crate) fn refuse_closed(world: &World, layout: &Layout) -> Result<(), Storag
     };
     let why = io::Error::new(io::ErrorKind::InvalidInput, why);
     Err(StorageError::new("use", layout.root().display(), why))
+}
+
+#[cfg(test)]
+mod tests {
+    use ringfence_env::Deadline;
+
+    use super::*;
+    use crate::open::InitOptions;
+
+    #[test]
+    fn one_who_knocks_while_another_gives_up_is_seen() {
+        let world = World::system();
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("table");
+        let engine = FilesEngine::init(&world, &root, &InitOptions::default()).unwrap();
+        let layout = &engine.layout;
+        let after = |millis| -> Deadline { world.clock.deadline(Duration::from_millis(millis)) };
+        let lock = |path: &Path, millis| {
+            locks::acquire(&world, path, LockMode::Exclusive, after(millis)).unwrap()
+        };
+        // Like a repair that is at work.
+        let gate = lock(&layout.gate(), 0);
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| engine.hold_still(after(50)).map(drop));
+            let second = scope.spawn(|| {
+                world.clock.sleep(Duration::from_millis(20));
+                lock(&layout.making(), 5_000)
+            });
+            world.clock.sleep(Duration::from_millis(300));
+            drop(gate);
+            first.join().unwrap().unwrap_err();
+            let _knock = second.join().unwrap();
+            assert!(layout.making().exists(), "operations do not see who knocks");
+        });
+    }
 }

@@ -113,8 +113,7 @@ impl JournalEngine {
             let fail =
                 |source| Failure::Untouched(StorageError::new("make", hints.display(), source));
             remove(&journal.world, &hints).map_err(fail)?;
-            steps::stage_synced(&*journal.world.fs, &hints, &vec![0; WORDS * 8], FILE_MODE)
-                .map_err(fail)?;
+            steps::stage_words(&*journal.world.fs, &hints, WORDS, FILE_MODE).map_err(fail)?;
         }
         drop(held);
         journal.clear_lives().map_err(Failure::Untouched)?;

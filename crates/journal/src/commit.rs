@@ -35,7 +35,7 @@ use crate::hints::SYNC;
 use crate::journal::{Held, Journal, Which};
 use crate::recover::{Counts, into_storage};
 use crate::replica::{Replica, Tail};
-use crate::segment::{FIRST_FRAME, SegmentHeader, read_full, write_full};
+use crate::segment::{FIRST_FRAME, SegmentHeader, is_zero, write_full};
 
 /// Units that need no frame of their own share one until it has so many bytes.
 const SHARED_BYTES: usize = 256 * 1024;
@@ -270,10 +270,7 @@ impl Journal {
 
     /// Whether there is nothing at all where the next frame goes.
     fn is_clear(replica: &Replica, file: &dyn RandomFile) -> io::Result<bool> {
-        let room = replica.segment_bytes().saturating_sub(replica.at.offset);
-        let mut there = vec![0; usize::try_from(room).unwrap_or(0)];
-        let read = read_full(file, &mut there, replica.at.offset)?;
-        Ok(read == there.len() && there.iter().all(|byte| *byte == 0))
+        is_zero(file, replica.at.offset, replica.segment_bytes())
     }
 
     /// Goes on in the next segment, if it is ready. J3: only once this one is durable.

@@ -257,8 +257,7 @@ fn make(world: &World, layout: &Layout, options: &InitOptions) -> Result<(), Ini
         steps::stage(&*world.fs, &path, &[], FILE_MODE).map_err(fail)?;
     }
     remove(world, &layout.hints()).map_err(fail)?;
-    steps::stage_synced(&*world.fs, &layout.hints(), &vec![0; WORDS * 8], FILE_MODE)
-        .map_err(fail)?;
+    steps::stage_words(&*world.fs, &layout.hints(), WORDS, FILE_MODE).map_err(fail)?;
     let segments = Segments::open(world, layout, table, true).map_err(fail)?;
     for (slot, number) in (0..SLOTS).zip(1..) {
         let bytes = meta.segment_bytes;

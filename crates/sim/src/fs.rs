@@ -95,7 +95,7 @@ impl Fs for SimFs {
         let mut turn = self.machine.enter(self.proc, Call::OpenWrite, path)?;
         let modified = turn.core.wall_seconds();
         let ino = match turn.core.disk.lookup(path) {
-            Ok(_) if how == OpenWrite::CreateNew => return Err(error(EEXIST)),
+            Ok(_) if how.is_new() => return Err(error(EEXIST)),
             Ok(ino) => match &turn.core.disk.inode(ino).body {
                 Body::File(_) => ino,
                 Body::Dir(_) => return Err(error(EISDIR)),

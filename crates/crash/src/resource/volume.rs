@@ -13,6 +13,8 @@ use crate::guard::{self, Held, Resource};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scarce {
     Blocks,
+    /// Of a file system that keeps data apart from its trees, as those in use do.
+    Data,
     Inodes,
     Quota,
 }
@@ -66,6 +68,8 @@ impl Volume {
         File::create(&file)?.set_len(match kind.fs {
             "ext4" => 16 << 20,
             "xfs" => 40 << 20,
+            // The smallest that there is.
+            _ if kind.scarce == Scarce::Data => 112 << 20,
             _ => 24 << 20,
         })?;
         let (device, attached) = guard::attach_loop(&file)?;
@@ -79,6 +83,9 @@ impl Volume {
             }
             "xfs" => {
                 command("mkfs.xfs", &["-q", "-f", "--unsupported", "-s", "size=4096", &path])?;
+            }
+            _ if kind.scarce == Scarce::Data => {
+                command("mkfs.btrfs", &["-q", "-f", &path])?;
             }
             _ => {
                 command("mkfs.btrfs", &["-q", "-f", "--mixed", &path])?;

@@ -9,6 +9,9 @@ use std::process::Command;
 
 use ringfence_env::{FileKind, Fs as _, OpenWrite, Read, RealFs, steps};
 
+const HOWS: [OpenWrite; 4] =
+    [OpenWrite::CreateNew, OpenWrite::CreateInPlace, OpenWrite::Append, OpenWrite::Overwrite];
+
 fn fifo(path: &Path) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
 }
@@ -69,7 +72,7 @@ fn no_call_follows_a_link_in_the_last_component() {
     let (file, link) = (dir.path().join("file"), dir.path().join("flink"));
     fs::write(&file, b"kept").unwrap();
     symlink(&file, &link).unwrap();
-    for how in [OpenWrite::CreateNew, OpenWrite::Append, OpenWrite::Overwrite] {
+    for how in HOWS {
         RealFs.open_write(&link, how, 0o600).unwrap_err();
     }
     RealFs.unlink(&link).unwrap();
@@ -84,15 +87,16 @@ fn each_way_of_opening_for_writing_does_what_it_says() {
         let mut file = RealFs.open_write(&path, how, 0o640)?;
         steps::write_all(&mut *file, bytes)
     };
-    for how in [OpenWrite::CreateNew, OpenWrite::Append, OpenWrite::Overwrite] {
+    for how in HOWS {
         write(how, b"12345").unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o640);
         if how != OpenWrite::Overwrite {
             fs::remove_file(&path).unwrap();
         }
     }
-    let error = write(OpenWrite::CreateNew, b"x").unwrap_err();
-    assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+    for how in [OpenWrite::CreateNew, OpenWrite::CreateInPlace] {
+        assert_eq!(write(how, b"x").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+    }
     write(OpenWrite::Append, b"6").unwrap();
     write(OpenWrite::Overwrite, b"AB").unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"AB3456");

@@ -78,7 +78,7 @@ impl Fs for MemoryFs {
 
     fn open_write(&self, path: &Path, how: OpenWrite, _: u32) -> io::Result<Box<dyn WriteFile>> {
         let mut inner = self.0.lock().unwrap();
-        if how == OpenWrite::CreateNew && inner.files.contains_key(path) {
+        if how.is_new() && inner.files.contains_key(path) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         let file = inner.files.entry(path.to_owned()).or_default().clone();
