@@ -47,12 +47,10 @@ pub(crate) fn doubted(world: &World, layout: &Layout) -> Result<Vec<PathBuf>, St
 /// Names directories that are about to be made. The caller holds the gate alone.
 pub(super) fn add(world: &World, layout: &Layout, dirs: &[PathBuf]) -> Result<(), StorageError> {
     let mark = layout.making();
-    let mut text = String::new();
-    for dir in dirs {
-        let below = dir.strip_prefix(layout.root()).unwrap_or(dir);
-        // A line that a dying maker cut short does not swallow the next one.
-        text.push_str(&format!("\n{}\n", below.display()));
-    }
+    // A line that a dying maker cut short does not swallow the next one.
+    let line =
+        |dir: &PathBuf| format!("\n{}\n", dir.strip_prefix(layout.root()).unwrap_or(dir).display());
+    let text: String = dirs.iter().map(line).collect();
     let opened = world.fs.open_write(&mark, OpenWrite::Append, FILE_MODE);
     opened
         .and_then(|mut file| steps::write_all(&mut *file, text.as_bytes()))
