@@ -171,7 +171,7 @@ impl FilesEngine {
         report.findings.extend(counter.restored(&self.world)?.map(Finding::Restored));
         let missing = make::missing(&self.world, &self.layout, self.meta.durability)?;
         report.findings.extend(missing.into_iter().map(Finding::Incomplete));
-        if make::is_under_way(&self.world, &self.layout)? {
+        if make::mark::stands(&self.world, &self.layout)? {
             report.findings.push(Finding::Incomplete(self.layout.making()));
         }
         match self.agrees() {

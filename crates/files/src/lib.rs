@@ -35,7 +35,7 @@
 //!      fence.mark             what tells the position from a copy
 //! ROOT/intents/N.slot         intents of groups that are being changed (durability `group`)
 //! ROOT/gate.lock              shared by every operation, exclusive for repair
-//! ROOT/shards.making          stands while repair makes directories again
+//! ROOT/shards.making          names the directories that repair is making again
 //! ROOT/moved                  where a closed table went; `shards.making` stands beside it
 //! ROOT/audit.log              one line per force-release
 //! ROOT/SSS/ID.json            a record;  ID.json.lock its stable lock file;  *.tmp temporaries

@@ -13,6 +13,7 @@ use ringfence_engine::{Failure, StorageError};
 use ringfence_env::{Deadline, FileLock, LockError, LockMode, World};
 
 use crate::layout::{FILE_MODE, Layout, RecordPaths};
+use crate::make::mark;
 use crate::{make, moving};
 
 /// The locks on the members of one transaction.
@@ -37,16 +38,19 @@ pub fn lock_all(
     deadline: Deadline,
 ) -> Result<GroupLocks, Failure> {
     let mut gate = acquire(world, &layout.gate(), LockMode::Shared, deadline)?;
-    // K2. A directory that a dying repair made is relied on only once its name is durable.
-    if make::is_under_way(world, layout).map_err(Failure::Untouched)? {
+    // K2. A directory that a dying repair made is not relied on.
+    let mut doubted = Vec::new();
+    if mark::stands(world, layout).map_err(Failure::Untouched)? {
         gate = moving::let_pass(world, layout, gate, deadline)?;
         moving::refuse_closed(world, layout).map_err(Failure::Untouched)?;
-        make::vouch(world, layout).map_err(Failure::Untouched)?;
+        doubted = mark::doubted(world, layout).map_err(Failure::Untouched)?;
+        mark::refuse(&doubted, &layout.intents()).map_err(Failure::Untouched)?;
     }
     let mut locks = GroupLocks { members: Vec::with_capacity(records.len()), _gate: gate };
     let mut checked: Vec<&Path> = Vec::new();
     for paths in records {
         if !checked.contains(&paths.dir.as_path()) {
+            mark::refuse(&doubted, &paths.dir).map_err(Failure::Untouched)?;
             make::check(world, &paths.dir).map_err(Failure::Untouched)?;
             checked.push(&paths.dir);
         }

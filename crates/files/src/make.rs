@@ -3,18 +3,21 @@
 //! K1. An operation never makes a directory: one that is missing was removed by hand, with all that
 //!     was in it, and that is for an operator to see.
 //! K2. No operation relies on a directory whose name is not durable. While directories are being made
-//!     again a mark stands in the root. Their maker removes it once they are durable; if it dies before,
-//!     every operation syncs their names itself until a repair has removed the mark. Whoever moves a
-//!     table makes the same mark to be let in ([`crate::moving`]).
+//!     again a mark that names them stands in the root ([`mark`]). Their maker removes it once they are
+//!     durable; if it fails or dies before, every operation on one of them is refused until a repair
+//!     has put it in its place anew. Whoever moves a table makes the same mark, which then names none,
+//!     to be let in ([`crate::moving`]).
 //! K3. A directory that somebody else has made is not taken over by one more sync of its name, which
-//!     proves nothing where an earlier one has failed: whoever finds one that is empty puts a new one in
-//!     its place.
+//!     proves nothing where an earlier one has failed: whoever is to make it durable and finds it empty
+//!     puts a new one in its place. Nothing of ours is in it, by K2.
+
+pub(crate) mod mark;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use ringfence_engine::StorageError;
-use ringfence_env::{FileKind, OpenWrite, Read, World, steps};
+use ringfence_env::{FileKind, Read, World, steps};
 use ringfence_model::Space;
 
 use crate::layout::{DIR_MODE, FILE_MODE, Layout};
@@ -51,13 +54,23 @@ pub(crate) fn missing(
     Ok(missing)
 }
 
-/// What is known of directories that are there already.
+/// Which of the directories that are there already may have names that are not durable, since the sync
+/// of them may have failed for whoever made them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
-    /// Their names are durable.
-    Durable,
-    /// The sync of their names may have failed for whoever made them.
-    Doubted,
+pub(crate) enum Doubt<'a> {
+    /// Any of them.
+    Any,
+    /// These.
+    These(&'a [PathBuf]),
+}
+
+impl Doubt<'_> {
+    fn is_about(self, dir: &PathBuf) -> bool {
+        match self {
+            Self::Any => true,
+            Self::These(dirs) => dirs.contains(dir),
+        }
+    }
 }
 
 /// Makes every directory of a table, durably. The caller holds the gate alone.
@@ -65,11 +78,11 @@ pub(crate) fn all(
     world: &World,
     layout: &Layout,
     durability: Durability,
-    found: Found,
+    doubt: Doubt<'_>,
 ) -> Result<(), StorageError> {
     for dir in directories(layout, durability) {
         let fresh = one(world, &dir)?;
-        if !fresh && found == Found::Doubted {
+        if !fresh && doubt.is_about(&dir) {
             renew(world, layout, &dir)?;
         }
     }
@@ -86,47 +99,53 @@ pub(crate) fn again(
     durability: Durability,
 ) -> Result<Vec<PathBuf>, StorageError> {
     let missing = missing(world, layout, durability)?;
-    let mark = layout.making();
-    let found = if exists(world, &mark)? { Found::Doubted } else { Found::Durable };
-    if missing.is_empty() && found == Found::Durable {
-        return Ok(missing);
+    let mut doubted = mark::doubted(world, layout)?;
+    let new: Vec<PathBuf> = missing.iter().filter(|dir| !doubted.contains(dir)).cloned().collect();
+    if !new.is_empty() {
+        // Before the first directory, so that nobody sees one without the mark.
+        mark::add(world, layout, &new)?;
+        doubted.extend(new);
     }
-    let fail = |source| StorageError::new("mark", mark.display(), source);
-    // Before the first directory, so that nobody sees one without the mark.
-    drop(world.fs.open_write(&mark, OpenWrite::Overwrite, FILE_MODE).map_err(fail)?);
-    all(world, layout, durability, found).inspect_err(|_| {
-        // Nobody is to use what may be lost: where this fails as well, the mark stands.
-        for dir in missing.iter().rev() {
-            let _ = if *dir == layout.intents() {
-                without_intents(world, layout).is_ok()
-            } else {
-                world.fs.rmdir(dir).is_ok()
-            };
-        }
-    })?;
-    // If a power cut brings it back, operations sync once too often.
-    world.fs.unlink(&mark).map_err(fail)?;
+    if !doubted.is_empty() {
+        all(world, layout, durability, Doubt::These(&doubted)).inspect_err(|_| {
+            // Nobody uses what may be lost, since the mark stands; an operator is to see what is not
+            // there as missing.
+            for dir in missing.iter().rev() {
+                let _ = if *dir == layout.intents() {
+                    without_intents(world, layout).is_ok()
+                } else {
+                    world.fs.rmdir(dir).is_ok()
+                };
+            }
+        })?;
+    }
+    if mark::stands(world, layout)? {
+        mark::remove(world, layout)?;
+    }
+    if !doubted.is_empty() {
+        // A power cut that brought it back would have operations refused until the next repair.
+        let root = layout.root();
+        let fail = |source| StorageError::new("sync directory", root.display(), source);
+        world.fs.sync_dir(root).map_err(fail)?;
+    }
     Ok(missing)
 }
 
-/// Whether a maker of directories died before their names were durable, or is at work.
-pub(crate) fn is_under_way(world: &World, layout: &Layout) -> Result<bool, StorageError> {
-    exists(world, &layout.making())
+/// K2. Refuses where a repair has left directories in doubt.
+pub(crate) fn refuse_doubted(world: &World, layout: &Layout) -> Result<(), StorageError> {
+    let doubted = mark::doubted(world, layout)?;
+    doubted.iter().try_for_each(|dir| mark::refuse(&doubted, dir))
 }
 
-/// K2. Takes the mark away once every directory that is there is durable. The caller holds the gate, so
-/// no maker is at work.
+/// K2. Takes the mark away if it names nothing; otherwise it stays, and that is refused. The caller holds
+/// the gate, so no maker is at work.
 pub(crate) fn unmark(world: &World, layout: &Layout) -> Result<(), StorageError> {
-    vouch(world, layout)?;
-    let mark = layout.making();
-    match world.fs.unlink(&mark) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other.map_err(|source| StorageError::new("remove", mark.display(), source)),
-    }
+    refuse_doubted(world, layout)?;
+    mark::remove(world, layout)
 }
 
 /// Makes the names of all directories durable.
-pub(crate) fn vouch(world: &World, layout: &Layout) -> Result<(), StorageError> {
+fn vouch(world: &World, layout: &Layout) -> Result<(), StorageError> {
     for dir in [layout.space(Space::Work), layout.root().to_owned()] {
         world
             .fs

@@ -5,7 +5,8 @@
 //! X2. A closed table is refused by every operation of every process, by those that had it open
 //!     before too: the mark of a maker of directories stands in the root, which sends every operation
 //!     off the short way, to the line that says where the table went.
-//! X3. It is closed by one rename. Until then the mark costs operations two syncs and no more.
+//! X3. It is closed by one rename. Until then the mark costs operations a look at it and no more. A mark
+//!     of a repair that did not end is not taken for that of a mover, nor away: the table is not moved.
 //! X4. A busy table becomes still as soon as those at work are done: whoever wants it still makes the
 //!     mark and holds a lock on it, and operations that begin meanwhile give the gate back and wait for
 //!     that lock. It ends with its holder, so a mover that dies or gives up keeps nobody waiting.
@@ -80,7 +81,8 @@ impl FilesEngine {
     }
 }
 
-/// X4, for who knocked in vain. What fails here costs operations two syncs until somebody knocks again.
+/// X4, for who knocked in vain. What fails here costs operations a look at the mark until somebody knocks
+/// again.
 ///
 /// The mark goes before its lock does: whoever knocks next must not lock one that is about to go, and
 /// then wait where nobody sees him.

@@ -127,7 +127,7 @@ impl FilesEngine {
         if meta.durability == Durability::Record {
             make::without_intents(world, &layout)?;
         }
-        make::all(world, &layout, meta.durability, make::Found::Doubted)?;
+        make::all(world, &layout, meta.durability, make::Doubt::Any)?;
         FenceCounter::new(&layout).create(world)?;
         let path = Layout::meta(root);
         let name = world.unique().map_err(|source| storage("name", root, source))?;

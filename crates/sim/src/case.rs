@@ -279,6 +279,13 @@ impl Case {
         world.fs.rmdir(&dir).expect("empty");
     }
 
+    /// What somebody calls once whoever made the call was killed: the same; and after a repair, which is
+    /// an operator's, also what coordinators call who know nothing of it.
+    pub fn retries(self) -> Vec<Self> {
+        let claim = (self.act == Act::MakeShard).then_some(Self { act: Act::Claim, ..self });
+        [self].into_iter().chain(claim).collect()
+    }
+
     /// Makes the call. The engine may be broken.
     pub fn act(
         self,

@@ -5,8 +5,8 @@
 //! - the process is killed: the page cache stays, somebody who had the table open goes on;
 //! - the power is cut: every reachable disk, then a restart;
 //! - the power is cut, and cut again while the restarted host recovers;
-//! - the process is killed, somebody makes the same call again, and after *that* was acknowledged
-//!   the power is cut;
+//! - the process is killed, somebody makes the same call again (or, after a repair, a claim alone), and
+//!   after *that* was acknowledged the power is cut;
 //! - the process is killed, and somebody who knows nothing of intents changes a member before the
 //!   intent is met: that member is left alone and told of.
 //!
@@ -167,10 +167,12 @@ impl Explorer<'_> {
             }
             self.cut(&at, &machine, &point.disk, &expected, true);
             if (index < last || lost) && (struck || lost || self.has_memory()) {
-                self.kill_and_retry(&at, &machine, point, &history, false);
+                for case in self.case.retries() {
+                    self.kill_and_retry(&at, case, &machine, point, &history, false);
+                }
             }
             if index < last && self.has_memory() {
-                self.kill_and_retry(&at, &machine, point, &history, true);
+                self.kill_and_retry(&at, self.case, &machine, point, &history, true);
             }
             if self.is_enough() {
                 break;
@@ -368,10 +370,12 @@ impl Explorer<'_> {
         }
     }
 
-    /// Somebody makes the same call after the kill; if it is acknowledged, it survives the power.
+    /// Somebody makes the same call after the kill, or one that he makes without knowing of it; if it
+    /// is acknowledged, it survives the power.
     fn kill_and_retry(
         &mut self,
         at: &str,
+        case: Case,
         machine: &Machine,
         point: &Point,
         first: &History,
@@ -383,7 +387,8 @@ impl Explorer<'_> {
         later.set_disk(point.disk.clone());
         let history = History::default();
         later.start_recording();
-        let fate = self.case.act(self.setup, self.ready, &later, engine.as_deref(), &history);
+        let fate = case.act(self.setup, self.ready, &later, engine.as_deref(), &history);
+        let call = if case.act == self.case.act { "the same call again" } else { "a claim" };
         self.cut_before_decision(at, &later, point, first, &history);
         if fate != Fate::Done {
             // What it met was finished first, and stays whole.
@@ -391,7 +396,7 @@ impl Explorer<'_> {
             expected.new.extend(self.expected(&history, None, u64::MAX).changes(&expected.old));
             expected.retried = true;
             let disk = later.disk();
-            let at = format!("{at} > kill, the same call refused");
+            let at = format!("{at} > kill, {call}, refused");
             self.cut(&at, &later, &disk, &expected, true);
             return;
         }
@@ -419,7 +424,7 @@ impl Explorer<'_> {
             fence,
         };
         let disk = later.disk();
-        self.cut(&format!("{at} > kill, the same call again"), &later, &disk, &expected, true);
+        self.cut(&format!("{at} > kill, {call}"), &later, &disk, &expected, true);
     }
 
     /// Until the second caller has decided anything, only what the first one left is being finished.

@@ -1,15 +1,18 @@
 //! Parts of a table that are missing, or that contradict each other.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::Duration;
 
 use ringfence_engine::Failure;
-use ringfence_env::World;
 use ringfence_env::fault::{Call, Effect, When};
+use ringfence_env::{FileLock, LockMode, World};
 use ringfence_files::{
     Durability, FilesEngine, Finding, InitError, InitOptions, OpenError, Repair,
 };
 
-use crate::table::{SERIAL, Table, Verbs as _, options, scratch};
+use crate::table::{PATIENCE, SERIAL, Table, Verbs as _, options, scratch, targets_over};
 
 /// The name of a part that a check reports as missing.
 fn incomplete(table: &Table) -> Vec<String> {
@@ -41,41 +44,98 @@ fn no_operation_makes_a_shard_that_somebody_removed_and_repair_makes_it_durably(
 }
 
 /// Found by the simulator: a directory that a dying process had made was used before its name was
-/// durable.
+/// durable; and then, where its sync had failed, after a sync of somebody else's that proved nothing.
 #[test]
-fn while_a_repair_that_died_has_left_directories_whoever_uses_one_makes_its_name_durable() {
+fn while_a_repair_that_died_has_left_directories_in_doubt_nobody_uses_one_of_them() {
     let table = Table::new(8);
     let shard = table.record(7).parent().unwrap().to_owned();
+    let name = shard.file_name().unwrap().to_str().unwrap().to_owned();
+    let elsewhere = targets_over(8, 8).into_iter().find(|t| !table.record(*t).starts_with(&shard));
+    let elsewhere = elsewhere.unwrap();
     let mark = table.root().join("shards.making");
-    let mut used = 0;
+    let (mut doubted, mut left) = (0, 0);
     // The first grant also raises the fence counter's limit.
-    let token = table.engine.grab("warm", &[1], None).unwrap().unwrap();
-    table.engine.free(&[1], token).unwrap().unwrap();
+    let token = table.engine.grab("warm", &[elsewhere], None).unwrap().unwrap();
+    table.engine.free(&[elsewhere], token).unwrap().unwrap();
     for nth in 1.. {
         fs::remove_dir_all(&shard).unwrap();
+        // As if it were killed: nothing that it tries after the first failure has an effect.
         table.fs.arm(When::From(nth), Effect::Errno(5));
         let ended = table.engine.repair();
         let fired = table.fs.fired();
         table.fs.disarm();
-        if shard.exists() {
-            let marked = mark.exists();
+        if fs::read_to_string(&mark).is_ok_and(|mark| mark.contains(&name)) {
+            doubted += 1;
+            let before = table.snapshot();
+            let failure = table.engine.grab("a", &[elsewhere, 7], Some(1.0)).unwrap_err();
+            assert!(matches!(failure, Failure::Untouched(_)), "call {nth}: {failure:?}");
+            let told = failure.storage().unwrap().to_string();
+            assert!(told.contains(&name) && told.contains("check STORE --repair"), "{told}");
+            assert_eq!(table.snapshot(), before, "call {nth}: {ended:?}");
+            let found = incomplete(&table);
+            assert!(found.contains(&"shards.making".into()), "call {nth}: {ended:?}");
+            // What is not in doubt goes on as ever.
             let syncs = table.fs.count(Call::SyncDir);
-            let token = table.engine.grab("a", &[7], Some(1.0)).unwrap().unwrap();
-            let root_too = u64::from(marked) * 2;
-            used += usize::from(marked);
-            assert_eq!(table.fs.count(Call::SyncDir) - syncs, 1 + root_too, "call {nth}");
-            if marked {
-                assert_eq!(incomplete(&table), ["shards.making"], "call {nth}: {ended:?}");
-            }
-            table.engine.free(&[7], token).unwrap().unwrap();
+            let token = table.engine.grab("a", &[elsewhere], None).unwrap().unwrap();
+            assert_eq!(table.fs.count(Call::SyncDir) - syncs, 1, "call {nth}");
+            table.engine.free(&[elsewhere], token).unwrap().unwrap();
         }
+        let number = |path: &Path| fs::metadata(path).ok().map(|stat| stat.ino());
+        let dead = number(&shard).filter(|_| mark.exists());
+        left += usize::from(dead.is_some());
         table.engine.repair().unwrap();
+        assert!(dead.is_none() || number(&shard) != dead, "call {nth}: it was not put there anew");
         assert!(!mark.exists() && incomplete(&table).is_empty(), "call {nth}");
+        let token = table.engine.grab("a", &[7], None).unwrap().unwrap();
+        table.engine.free(&[7], token).unwrap().unwrap();
         if fired == 0 {
             break;
         }
     }
-    assert!(used > 1, "no repair died in between");
+    assert!(doubted > 1 && left > 1, "{doubted} {left}: no repair died in between");
+}
+
+/// The mark of whoever waits to move the table has the same name.
+#[test]
+fn a_mover_does_not_take_away_what_a_repair_that_died_says_is_in_doubt() {
+    let table = Table::new(8);
+    let mark = table.root().join("shards.making");
+    fs::write(&mark, "").unwrap();
+    let token = table.engine.grab("a", &[7], None).unwrap().unwrap();
+    table.engine.free(&[7], token).unwrap().unwrap();
+    assert!(mark.exists(), "a mover that died left it, and it is in nobody's way");
+    let deadline = || table.world.clock.deadline(PATIENCE);
+    drop(table.engine.hold_still(deadline()).unwrap());
+    assert!(!mark.exists());
+    let shard = table.record(7).parent().unwrap().to_owned();
+    let name = shard.file_name().unwrap().to_str().unwrap().to_owned();
+    // Another part of the list was cut short, and one is none of the table's.
+    fs::write(&mark, format!("\n../x\n\n{name}\n\nwork/00")).unwrap();
+    let failure = table.engine.hold_still(deadline()).unwrap_err();
+    assert!(failure.storage().unwrap().to_string().contains("check STORE --repair"), "{failure:?}");
+    assert!(fs::read_to_string(&mark).unwrap().contains(&name));
+    table.engine.grab("a", &[7], None).unwrap_err();
+    let held = FileLock::acquire(
+        &*table.world.fs,
+        &*table.world.clock,
+        &table.root().join("gate.lock"),
+        LockMode::Shared,
+        None,
+        deadline(),
+    );
+    let soon = table.world.clock.deadline(Duration::from_millis(20));
+    let failure = table.engine.hold_still(soon).unwrap_err();
+    assert!(matches!(failure, Failure::Busy { .. }), "{failure:?}");
+    assert!(fs::read_to_string(&mark).unwrap().contains(&name), "nor who knocked in vain");
+    drop(held.unwrap());
+    table.engine.repair().unwrap();
+    assert!(!mark.exists());
+    // Every group needs the place of intents.
+    fs::write(&mark, "\nintents\n").unwrap();
+    table.engine.grab("a", &[7], None).unwrap_err();
+    table.engine.repair().unwrap();
+    table.engine.grab("a", &[7], None).unwrap().unwrap();
+    drop(table.engine.hold_still(deadline()).unwrap());
 }
 
 #[test]

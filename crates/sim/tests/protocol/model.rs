@@ -1,4 +1,7 @@
-//! Two coordinators, three targets in two shards, expiry, take-over, one failure, one crash.
+//! Two coordinators, three targets in two shards, expiry, take-over, one failure, up to three crashes.
+//!
+//! A sync that fails is told once: what it should have covered is seen, and lost to every later sync. An
+//! intent in a slot is whole or not there; a retirement takes two writes and is in sight until it is durable.
 //!
 //! A step is one call that others or a power cut can tell from the next: taking a lock, writing into
 //! a slot, syncing it, one rename, one directory sync. What is abstracted: a record's bytes (a value
@@ -8,7 +11,7 @@
 use stateright::{Model, Property};
 
 use crate::properties;
-use crate::state::{Cell, GROUPS, Op, Pc, Proc, State, Val, token};
+use crate::state::{Cell, GROUPS, Op, Pc, Proc, SLOTS, State, Val, token};
 use crate::variant::{Protocol, Variant};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -38,8 +41,9 @@ impl Protocol {
                 }
             }
             cell.pending.clear();
+            cell.stuck = false;
         }
-        for slot in 0..2 {
+        for slot in 0..SLOTS {
             let cell = &mut s.slots[slot];
             let ways = cell.pending.len() + 1;
             let pick = usize::from(choice) % ways;
@@ -48,6 +52,9 @@ impl Protocol {
                 cell.durable = cell.pending[pick - 1].clone();
             }
             cell.pending.clear();
+            cell.stuck = false;
+            // All that is seen now is durable.
+            s.free_if_retired(slot);
         }
         (0..2).for_each(|c| s.rest(c));
         // A number beyond the last choice is none.
@@ -68,16 +75,17 @@ impl Model for Protocol {
             wrote: Vec::new(),
             slot: None,
             found: None,
+            copy: None,
             held: None,
-            left: self.calls,
+            left: self.calls[0],
             syncs: [0; 2],
         };
         vec![State {
             records: [0; 3].map(|_| Cell::new(Val::Vacant)),
-            slots: [0; 2].map(|_| Cell::new(None)),
+            slots: [0; SLOTS].map(|_| Cell::new(None)),
             locks: [None; 3],
-            slot_locks: [None; 2],
-            procs: [proc.clone(), proc],
+            slot_locks: [None; SLOTS],
+            procs: [proc.clone(), Proc { left: self.calls[1], ..proc }],
             next: 1,
             expired: 0,
             live: Vec::new(),
@@ -97,8 +105,7 @@ impl Model for Protocol {
             let me = &s.procs[c];
             if me.pc != Pc::Idle {
                 actions.push(Action::Step(c));
-                let may_fail = matches!(me.pc, Pc::Rename(_) | Pc::SyncShard(_));
-                if may_fail && s.failures > 0 {
+                if Self::may_fail(me.pc) && s.failures > 0 {
                     actions.push(Action::Fail(c));
                 }
                 if s.crashes > 0 {
@@ -121,7 +128,7 @@ impl Model for Protocol {
         }
         for held in s.records.iter().filter_map(|cell| token(*cell.now())) {
             let expire = Action::Expire(held);
-            if s.expired >> held & 1 == 0 && !actions.contains(&expire) {
+            if self.expiry && s.expired >> held & 1 == 0 && !actions.contains(&expire) {
                 actions.push(expire);
             }
         }
@@ -155,8 +162,7 @@ impl Model for Protocol {
             Action::Step(c) => self.step(&mut s, c)?,
             Action::Fail(c) => {
                 s.failures -= 1;
-                let marked = s.procs[c].slot.is_some() && self.variant != Variant::NoAbortMark;
-                s.procs[c].pc = if marked { Pc::Abort } else { Pc::Undo(0) };
+                self.fail(&mut s, c)?;
             }
             Action::Expire(token) => {
                 s.expired |= 1 << token;

@@ -3,11 +3,18 @@
 
 use stateright::Property;
 
-use crate::state::{Pc, Promise, REDONE, RELEASED, RESTORED, State, TOOK_OVER, UNDONE, Val};
+use crate::state::{
+    COPIED, COPIED_COPY, COPIED_LOST, Pc, Promise, REDONE, RELEASED, RESTORED, State, TOOK_OVER,
+    UNDONE, Val,
+};
 use crate::variant::Protocol;
 
 /// The property of groups.
 pub(crate) const GROUP: &str = "G: groups are whole and what was acknowledged survives";
+
+/// What takes a second crash to come about.
+pub(crate) const COPIES_LOST: &str = "an intent whose sync had failed is written anew";
+pub(crate) const COPIES_TWICE: &str = "one that stands twice is written anew";
 
 macro_rules! kept {
     ($promise:ident, $name:expr) => {
@@ -66,6 +73,9 @@ fn events() -> Vec<Property<Protocol>> {
         happens!(REDONE, "a dead writer's group is redone"),
         happens!(UNDONE, "a dead writer's group is undone"),
         happens!(RESTORED, "a failed call is put back"),
+        happens!(COPIED, "a dead writer's intent is written anew"),
+        happens!(COPIED_LOST, COPIES_LOST),
+        happens!(COPIED_COPY, COPIES_TWICE),
         happens!(RELEASED, "a group is released"),
     ]
 }

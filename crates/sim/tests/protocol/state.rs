@@ -13,11 +13,14 @@ pub(crate) enum Val {
 pub(crate) struct Cell<T> {
     pub(crate) durable: T,
     pub(crate) pending: Vec<T>,
+    /// The sync of what was written last has failed, which is told once: it is seen, and a power cut
+    /// may lose it, whatever is synced from now on.
+    pub(crate) stuck: bool,
 }
 
 impl<T: Clone + PartialEq> Cell<T> {
     pub(crate) fn new(value: T) -> Self {
-        Self { durable: value, pending: Vec::new() }
+        Self { durable: value, pending: Vec::new(), stuck: false }
     }
 
     pub(crate) fn now(&self) -> &T {
@@ -25,19 +28,70 @@ impl<T: Clone + PartialEq> Cell<T> {
     }
 
     pub(crate) fn put(&mut self, value: T) {
-        self.pending.push(value);
+        self.stuck = false;
+        if *self.now() != value {
+            self.pending.push(value);
+        }
     }
 
     pub(crate) fn sync(&mut self) {
-        self.durable = self.now().clone();
-        self.pending.clear();
+        if !self.stuck {
+            self.durable = self.now().clone();
+            self.pending.clear();
+        }
     }
+
+    pub(crate) fn fail_to_sync(&mut self) {
+        self.stuck = !self.pending.is_empty();
+    }
+}
+
+/// What an intent decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Standing {
+    Forward,
+    Back,
+    /// Nothing any more; but that may not be durable.
+    Retired,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Intent {
     pub(crate) members: Vec<(usize, Val, Val)>,
-    pub(crate) abort: bool,
+    pub(crate) standing: Standing,
+    /// Every lease that was there before it is of a token up to this one; 0 if it does not say.
+    pub(crate) issued: u8,
+}
+
+impl Intent {
+    pub(crate) fn stands(&self) -> bool {
+        self.standing != Standing::Retired
+    }
+
+    /// Which of a member's two images is not the decided one, and which is.
+    pub(crate) fn images(&self, before: Val, after: Val) -> (Val, Val) {
+        if self.standing == Standing::Back { (after, before) } else { (before, after) }
+    }
+
+    /// As a recoverer writes it anew: one that turned back is going forward to the old state.
+    pub(crate) fn again(&self) -> Self {
+        let turned = |&(at, before, after): &(usize, Val, Val)| match self.standing {
+            Standing::Back => (at, after, before),
+            _ => (at, before, after),
+        };
+        let members = self.members.iter().map(turned).collect();
+        Self { members, standing: Standing::Forward, issued: self.issued }
+    }
+
+    /// Whether a record that is not in the decided state may be brought into it: it is the other image,
+    /// or what a power cut brought back from before both.
+    pub(crate) fn gives_way(&self, now: Val, before: Val, after: Val) -> bool {
+        let (other, _) = self.images(before, after);
+        let earlier = token(before).max(token(after)).max(Some(self.issued));
+        now == other
+            || (now == Val::Vacant && before != Val::Vacant)
+            || (token(now).is_some() && token(now) <= earlier)
+    }
 }
 
 pub(crate) type Slot = Cell<Option<Intent>>;
@@ -60,6 +114,9 @@ pub(crate) enum Pc {
     Decide,
     WriteIntent,
     SyncIntent,
+    /// The sync of the intent failed: it is taken back.
+    Unintend,
+    SyncUnintend,
     Rename(usize),
     SyncShard(usize),
     Retire,
@@ -74,6 +131,13 @@ pub(crate) enum Pc {
     Failed,
     RecoverTake(usize),
     RecoverLock(usize),
+    Copy,
+    SyncCopy,
+    /// The sync of the copy failed: it is taken back.
+    Uncopy,
+    SyncUncopy,
+    RetireFound,
+    SyncRetireFound,
     RecoverApply(usize),
     RecoverSync,
     RecoverRetire,
@@ -87,9 +151,12 @@ pub(crate) struct Proc {
     pub(crate) group: Vec<usize>,
     pub(crate) seen: Vec<Val>,
     pub(crate) wrote: Vec<Val>,
+    /// Where its own intent is, or the one that is being recovered.
     pub(crate) slot: Option<usize>,
     /// The intent that is being recovered.
     pub(crate) found: Option<Intent>,
+    /// Where that was written anew.
+    pub(crate) copy: Option<usize>,
     /// The token it was told, and of which group.
     pub(crate) held: Option<(u8, usize)>,
     pub(crate) left: u8,
@@ -100,9 +167,9 @@ pub(crate) struct Proc {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     pub(crate) records: [Cell<Val>; 3],
-    pub(crate) slots: [Slot; 2],
+    pub(crate) slots: [Slot; SLOTS],
     pub(crate) locks: [Option<usize>; 3],
-    pub(crate) slot_locks: [Option<usize>; 2],
+    pub(crate) slot_locks: [Option<usize>; SLOTS],
     pub(crate) procs: [Proc; 2],
     pub(crate) next: u8,
     pub(crate) expired: u16,
@@ -133,11 +200,17 @@ pub(crate) enum Promise {
     Explained,
 }
 
+/// One for each coordinator, and for what two of them left that died one after the other.
+pub(crate) const SLOTS: usize = 4;
+
 pub(crate) const TOOK_OVER: u8 = 1;
 pub(crate) const REDONE: u8 = 2;
 pub(crate) const UNDONE: u8 = 4;
 pub(crate) const RESTORED: u8 = 8;
 pub(crate) const RELEASED: u8 = 16;
+pub(crate) const COPIED: u8 = 32;
+pub(crate) const COPIED_LOST: u8 = 64;
+pub(crate) const COPIED_COPY: u8 = 128;
 
 pub(crate) const GROUPS: [&[usize]; 3] = [&[0, 1], &[1, 2], &[1]];
 pub(crate) const SHARD: [usize; 3] = [0, 0, 1];
@@ -161,14 +234,11 @@ impl State {
     /// The true state: what the records show, and what standing intents decided about them.
     pub(crate) fn effective(&self) -> [Val; 3] {
         let mut view = [0, 1, 2].map(|at| *self.records[at].now());
-        for slot in &self.slots {
-            if let Some(intent) = slot.now() {
-                for (at, before, after) in &intent.members {
-                    let (other, decided) =
-                        if intent.abort { (after, before) } else { (before, after) };
-                    if view[*at] == *other {
-                        view[*at] = *decided;
-                    }
+        let standing = self.slots.iter().filter_map(|slot| slot.now().as_ref());
+        for intent in standing.filter(|intent| intent.stands()) {
+            for &(at, before, after) in &intent.members {
+                if intent.gives_way(view[at], before, after) {
+                    view[at] = intent.images(before, after).1;
                 }
             }
         }
@@ -200,6 +270,7 @@ impl State {
         me.pc = Pc::Idle;
         me.slot = None;
         me.found = None;
+        me.copy = None;
         me.seen.clear();
         me.wrote.clear();
         me.group.clear();
@@ -211,7 +282,12 @@ impl State {
     pub(crate) fn doubt(&mut self, proc: usize) {
         let me = self.procs[proc].clone();
         let acting = me.pc > Pc::WriteIntent && me.pc < Pc::RecoverTake(0);
-        if !acting || me.wrote.is_empty() {
+        // Once it is durable that it turned back, nothing may turn it again.
+        let stands = |slot: usize| {
+            self.slots[slot].durable.as_ref().is_some_and(|it| it.standing == Standing::Forward)
+        };
+        let turned = me.pc >= Pc::Undo(0) && me.slot.is_some_and(|slot| !stands(slot));
+        if !acting || me.wrote.is_empty() || turned {
             return;
         }
         for state in self.allowed.clone() {
@@ -228,6 +304,36 @@ impl State {
                 self.allowed.push(state);
                 self.allowed.sort_unstable();
             }
+        }
+    }
+}
+
+impl State {
+    /// Writes that the intent in a slot decides nothing any more.
+    pub(crate) fn retire(&mut self, slot: usize) {
+        if let Some(intent) = self.slots[slot].now().clone() {
+            self.slots[slot].put(Some(Intent { standing: Standing::Retired, ..intent }));
+        }
+    }
+
+    /// Syncs a slot. One whose retirement is durable is free.
+    pub(crate) fn sync_slot(&mut self, slot: usize) {
+        self.slots[slot].sync();
+        self.free_if_retired(slot);
+    }
+
+    pub(crate) fn free_if_retired(&mut self, slot: usize) {
+        let cell = &mut self.slots[slot];
+        if cell.pending.is_empty() && cell.durable.as_ref().is_some_and(|it| !it.stands()) {
+            cell.durable = None;
+        }
+    }
+
+    /// The sync of a shard fails: what it should have covered is lost to every later one.
+    pub(crate) fn fail_shard(&mut self, members: &[usize], shard: usize) {
+        if members.iter().any(|at| SHARD[*at] == shard) {
+            let cells = self.records.iter_mut().zip(SHARD).filter(|(_, of)| *of == shard);
+            cells.for_each(|(cell, _)| cell.fail_to_sync());
         }
     }
 }

@@ -1,6 +1,6 @@
 //! One step of a coordinator: from the locks to the answer, or back.
 
-use crate::state::{Intent, Op, Pc, Promise, RESTORED, SHARD, State, Val, sync_shard};
+use crate::state::{Intent, Op, Pc, Promise, RESTORED, SHARD, Standing, State, Val, sync_shard};
 use crate::variant::{Protocol, Variant};
 
 impl Protocol {
@@ -28,15 +28,13 @@ impl Protocol {
                 return Some(());
             }
             Pc::WriteIntent => {
-                if self.variant == Variant::FoundSynced {
-                    (0..2).for_each(|shard| sync_shard(s, &me.group, shard));
-                }
-                let free = (0..2)
-                    .find(|&slot| s.slot_locks[slot].is_none() && s.slots[slot].now().is_none())?;
+                let free = Self::free_slot(s)?;
                 let members = me.group.iter().zip(me.seen.iter().zip(&me.wrote));
                 let members = members.map(|(at, (old, new))| (*at, *old, *new)).collect();
                 s.slot_locks[free] = Some(c);
-                s.slots[free].put(Some(Intent { members, abort: false }));
+                let issued = if self.variant == Variant::IssuedTold { s.next - 1 } else { 0 };
+                let intent = Intent { members, standing: Standing::Forward, issued };
+                s.slots[free].put(Some(intent));
                 s.procs[c].slot = Some(free);
                 if self.variant == Variant::IntentNotSynced {
                     Pc::Rename(0)
@@ -45,8 +43,18 @@ impl Protocol {
                 }
             }
             Pc::SyncIntent => {
-                s.slots[me.slot?].sync();
+                s.sync_slot(me.slot?);
                 Pc::Rename(0)
+            }
+            Pc::Unintend => {
+                s.retire(me.slot?);
+                Pc::SyncUnintend
+            }
+            Pc::SyncUnintend => {
+                s.sync_slot(me.slot?);
+                // Nothing was changed.
+                s.rest(c);
+                return Some(());
             }
             Pc::Rename(i) => match me.group.get(i) {
                 None => Pc::SyncShard(0),
@@ -92,11 +100,17 @@ impl Protocol {
                 }
             }
             Pc::Retire => {
-                s.slots[me.slot?].put(None);
-                if self.variant == Variant::RetirementNotSynced { Pc::Ack } else { Pc::SyncRetire }
+                if self.variant == Variant::RetirementNotSynced {
+                    // Free at once.
+                    s.slots[me.slot?].put(None);
+                    Pc::Ack
+                } else {
+                    s.retire(me.slot?);
+                    Pc::SyncRetire
+                }
             }
             Pc::SyncRetire => {
-                s.slots[me.slot?].sync();
+                s.sync_slot(me.slot?);
                 if self.variant == Variant::RetiredEarly { Pc::SyncShard(0) } else { Pc::Ack }
             }
             Pc::Ack => {
@@ -104,13 +118,12 @@ impl Protocol {
                 return Some(());
             }
             Pc::Abort => {
-                let mut intent = s.slots[me.slot?].now().clone()?;
-                intent.abort = true;
-                s.slots[me.slot?].put(Some(intent));
+                let intent = s.slots[me.slot?].now().clone()?;
+                s.slots[me.slot?].put(Some(Intent { standing: Standing::Back, ..intent }));
                 if self.variant == Variant::AbortNotSynced { Pc::Undo(0) } else { Pc::SyncAbort }
             }
             Pc::SyncAbort => {
-                s.slots[me.slot?].sync();
+                s.sync_slot(me.slot?);
                 Pc::Undo(0)
             }
             Pc::Undo(i) => match me.group.get(i) {
@@ -118,7 +131,7 @@ impl Protocol {
                 Some(&at) => {
                     if *s.records[at].now() != me.seen[i] {
                         let decided = me.slot.and_then(|slot| s.slots[slot].durable.as_ref());
-                        if decided.is_some_and(|intent| !intent.abort) {
+                        if decided.is_some_and(|intent| intent.standing == Standing::Forward) {
                             s.say(Promise::DecidedFirst);
                         }
                         let inexact = self.variant == Variant::UndoInexact;
@@ -134,11 +147,11 @@ impl Protocol {
                 if me.slot.is_some() { Pc::RetireUndo } else { Pc::Failed }
             }
             Pc::RetireUndo => {
-                s.slots[me.slot?].put(None);
+                s.retire(me.slot?);
                 Pc::SyncRetireUndo
             }
             Pc::SyncRetireUndo => {
-                s.slots[me.slot?].sync();
+                s.sync_slot(me.slot?);
                 Pc::Failed
             }
             Pc::Failed => {
@@ -157,5 +170,98 @@ impl Protocol {
         };
         s.procs[c].pc = next;
         Some(())
+    }
+
+    /// The step that a coordinator is at fails. A sync that fails is told once and is final.
+    pub(crate) fn fail(&self, s: &mut State, c: usize) -> Option<()> {
+        let me = s.procs[c].clone();
+        let back = match me.slot {
+            Some(_) if self.variant != Variant::NoAbortMark => Pc::Abort,
+            _ => Pc::Undo(0),
+        };
+        let next = match me.pc {
+            Pc::Rename(_) => back,
+            Pc::SyncShard(shard) => {
+                s.fail_shard(&me.group, shard);
+                back
+            }
+            Pc::SyncIntent => {
+                s.slots[me.slot?].fail_to_sync();
+                Pc::Unintend
+            }
+            Pc::SyncAbort => {
+                s.slots[me.slot?].fail_to_sync();
+                Self::give_up(s, c);
+                return Some(());
+            }
+            Pc::SyncUndo => {
+                (0..2).for_each(|shard| s.fail_shard(&me.group, shard));
+                Self::give_up(s, c);
+                return Some(());
+            }
+            Pc::SyncRetire => {
+                Self::stand_again(s, me.slot?, Standing::Forward);
+                Self::give_up(s, c);
+                return Some(());
+            }
+            Pc::SyncRetireUndo => {
+                Self::stand_again(s, me.slot?, Standing::Back);
+                Self::give_up(s, c);
+                return Some(());
+            }
+            _ => return Self::fail_to_recover(s, c),
+        };
+        s.procs[c].pc = next;
+        Some(())
+    }
+
+    /// Whether a coordinator is at a step that may fail.
+    pub(crate) fn may_fail(pc: Pc) -> bool {
+        use Pc::{
+            RecoverSync, RecoverSyncRetire, Rename, SyncAbort, SyncCopy, SyncIntent, SyncRetire,
+            SyncRetireFound, SyncRetireUndo, SyncShard, SyncUndo,
+        };
+        matches!(
+            pc,
+            Rename(_)
+                | SyncShard(_)
+                | SyncIntent
+                | SyncAbort
+                | SyncUndo
+                | SyncRetire
+                | SyncRetireUndo
+                | SyncCopy
+                | SyncRetireFound
+                | RecoverSync
+                | RecoverSyncRetire
+        )
+    }
+
+    /// The caller is told that the outcome is unknown.
+    fn give_up(s: &mut State, c: usize) {
+        s.doubt(c);
+        s.rest(c);
+    }
+
+    /// What could not be retired is made to stand again, for everybody who looks.
+    pub(crate) fn stand_again(s: &mut State, slot: usize, standing: Standing) {
+        s.slots[slot].fail_to_sync();
+        if let Some(intent) = s.slots[slot].now().clone() {
+            s.slots[slot].put(Some(Intent { standing, ..intent }));
+        }
+    }
+
+    /// A slot that nobody uses; a retirement in it is made durable first.
+    pub(crate) fn free_slot(s: &mut State) -> Option<usize> {
+        let is_free = |slot: &usize| {
+            let stands = s.slots[*slot].now().as_ref().is_some_and(Intent::stands);
+            s.slot_locks[*slot].is_none() && !stands
+        };
+        let free = (0..s.slots.len()).find(is_free)?;
+        if s.slots[free].now().is_some() {
+            s.slots[free].stuck = false;
+            s.sync_slot(free);
+        }
+        Some(free)
     }
 }

@@ -29,17 +29,37 @@ pub(crate) enum Variant {
     RetiredEarly,
     SlotUnlocked,
     RecordsUnlocked,
-    /// Makes what it found durable before it acts on it: the records before an intent about them, the
-    /// intent before it is finished.
+    /// Recovery acts on the intent that it found.
+    NotCopied,
+    /// It syncs the one that it found, and takes that for the copy.
     FoundSynced,
+    /// It changes records before its copy is durable.
+    CopyNotSynced,
+    /// It retires the one that it found before its copy is durable.
+    FoundRetiredFirst,
+    /// It writes one that turned back anew as one that goes forward.
+    CopyNotTurned,
+    /// It retires its copy and leaves the one that it found.
+    FoundLeft,
+    /// It leaves as they are the records that look as decided.
+    DecidedBelieved,
+    /// It leaves alone what is neither image, also what a power cut brought back.
+    OlderLeftAlone,
+    /// Not one that lacks something: an intent says which tokens were issued before it.
+    IssuedTold,
+    /// A retirement that is seen is taken for durable.
+    RetirementBelieved,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Protocol {
     pub(crate) variant: Variant,
-    pub(crate) calls: u8,
+    /// How many calls each of the two makes.
+    pub(crate) calls: [u8; 2],
     pub(crate) crashes: u8,
     pub(crate) failures: u8,
+    /// Whether leases run out.
+    pub(crate) expiry: bool,
 }
 
 impl Protocol {
