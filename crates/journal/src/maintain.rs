@@ -12,12 +12,15 @@ use ringfence_env::Deadline;
 
 use crate::checkpoint::{Checkpoint, Head};
 use crate::commit::Ticket;
+use crate::frame::SECTOR;
 use crate::journal::{Journal, Which};
 use crate::meta::MAX_SEGMENT_BYTES;
 use crate::replica::{ReadError, Tail};
 
-/// S6. A segment is the checkpoint's bytes by this.
+/// S6. The checkpoint's bytes by this are what a segment has more than the smallest one.
 const SHARE: u64 = 4;
+/// S6. By so many steps it becomes twice the smallest one.
+const STEPS: u64 = 8;
 
 impl Journal {
     /// Does what is due, if nobody else is at it. Failures matter only once there is no room left.
@@ -119,8 +122,9 @@ impl Journal {
     pub(crate) fn prepare(&self, slot: usize, number: u64) -> io::Result<()> {
         let least = self.meta.segment_bytes;
         let live = self.world.fs.stat(&self.layout.checkpoint())?.len;
-        let wanted = (live / SHARE).checked_next_multiple_of(least).unwrap_or(u64::MAX);
-        let wanted = wanted.min(MAX_SEGMENT_BYTES).max(least);
+        let step = (least / STEPS).next_multiple_of(SECTOR as u64);
+        let more = live / SHARE / step * step;
+        let wanted = least.saturating_add(more).min(MAX_SEGMENT_BYTES).max(least);
         self.segments.prepare(slot, number, wanted, least)
     }
 }
