@@ -187,6 +187,30 @@ pub fn renew_empty_dir(fs: &dyn Fs, temp: &Path, dir: &Path, mode: u32) -> io::R
     }
 }
 
+/// Makes something where others may be making the same: once more while it fails for want of a name, since
+/// they put new directories in the place of empty ones, and take away what they could not finish.
+pub fn among_makers<T, E: std::error::Error + 'static>(
+    mut make: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    for _ in 0..MAKERS {
+        match make() {
+            Err(error) if was_missing(&error) => {}
+            done => return done,
+        }
+    }
+    make()
+}
+
+/// So often something is made again.
+const MAKERS: usize = 16;
+
+fn was_missing(error: &(dyn std::error::Error + 'static)) -> bool {
+    std::iter::successors(Some(error), |error| error.source()).any(|error| {
+        let error = error.downcast_ref::<io::Error>();
+        error.is_some_and(|error| error.kind() == io::ErrorKind::NotFound)
+    })
+}
+
 /// Moves a durable file into a public directory, public first: the new name is durable before the
 /// old one may be forgotten, so a crash can show the file twice but never not at all.
 pub fn publish(fs: &dyn Fs, staged: &Path, public: &Path) -> io::Result<()> {

@@ -79,6 +79,10 @@ impl FilesEngine {
     /// records must then be placed by the same shard count.
     pub fn init(world: &World, root: &Path, options: &InitOptions) -> Result<Self, InitError> {
         let root = &plain(root);
+        steps::among_makers(|| Self::init_once(world, root, options))
+    }
+
+    fn init_once(world: &World, root: &Path, options: &InitOptions) -> Result<Self, InitError> {
         let made = match world.fs.mkdir(root, DIR_MODE) {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {

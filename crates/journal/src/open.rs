@@ -85,14 +85,18 @@ impl JournalEngine {
     /// Makes a table, or opens the one that is there if it was made alike.
     pub fn init(world: &World, root: &Path, options: &InitOptions) -> Result<Self, InitError> {
         let root: PathBuf = root.components().collect();
-        match world.fs.mkdir(&root, DIR_MODE) {
+        steps::among_makers(|| Self::init_once(world, &root, options))
+    }
+
+    fn init_once(world: &World, root: &Path, options: &InitOptions) -> Result<Self, InitError> {
+        match world.fs.mkdir(root, DIR_MODE) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                renew_root(world, &root).map_err(|source| storage("make", &root, source))?;
+                renew_root(world, root).map_err(|source| storage("make", root, source))?;
             }
-            made => made.map_err(|source| storage("make", &root, source))?,
+            made => made.map_err(|source| storage("make", root, source))?,
         }
-        check_root(world, &root)?;
-        let layout = Layout::new(&root);
+        check_root(world, root)?;
+        let layout = Layout::new(root);
         let parent = root.parent().filter(|parent| *parent != Path::new(""));
         let parent = parent.unwrap_or(Path::new("."));
         let sync = |dir: &Path| {
@@ -108,7 +112,7 @@ impl JournalEngine {
         let (fs, clock) = (&*world.fs, &*world.clock);
         let lock =
             FileLock::acquire(fs, clock, &path, LockMode::Exclusive, Some(FILE_MODE), deadline)
-                .map_err(|error| storage("lock", &path, io::Error::other(error.to_string())))?;
+                .map_err(|error| storage("lock", &path, io::Error::other(error)))?;
         if let Some(engine) = existing(world, &layout, options)? {
             // Its maker may have died before its name was durable, or after a sync of it had failed:
             // then one that succeeds proves nothing, and it is described anew.
@@ -118,7 +122,7 @@ impl JournalEngine {
         }
         make(world, &layout, options)?;
         drop(lock);
-        Ok(Self::open(world, &root)?)
+        Ok(Self::open(world, root)?)
     }
 
     /// Opens a table for every operation.

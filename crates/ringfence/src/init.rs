@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ringfence_engine::StorageError;
-use ringfence_env::{FileKind, Read, World};
+use ringfence_env::{FileKind, Read, World, steps};
 use ringfence_files::{FilesEngine, Probe, ProbeError, probe};
 use ringfence_journal::JournalEngine;
 use ringfence_model::field::Fields;
@@ -72,7 +72,7 @@ impl Store {
         let engine = match options {
             InitOptions::Files(options) => Kind::Files(FilesEngine::init(&world, root, options)?),
             InitOptions::Journal(options) => {
-                probed(&world, root)?;
+                steps::among_makers(|| probed(&world, root))?;
                 Kind::Journal(JournalEngine::init(&world, root, options)?)
             }
         };

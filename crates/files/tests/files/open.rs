@@ -167,6 +167,32 @@ fn an_init_that_cannot_go_on_leaves_no_directory_of_its_own_making() {
     assert!(!root.exists(), "{:?}", names_below(dir.path()));
 }
 
+/// Others put new directories in the place of empty ones, and take away what they could not finish.
+#[test]
+fn a_root_that_another_maker_takes_away_is_made_again() {
+    for n in 1..4 {
+        let dir = scratch();
+        let root = dir.path().join("table");
+        let fs = FaultFs::new(World::system().fs);
+        let (taken, seen) = (root.clone(), std::sync::atomic::AtomicU32::new(0));
+        fs.on_call(move |call, path| {
+            let is_first = [Call::Mkdir, Call::OpenLock].contains(&call) && path != taken;
+            if is_first && seen.fetch_add(1, std::sync::atomic::Ordering::SeqCst) < n {
+                let _ = fs::remove_dir(&taken);
+            }
+        });
+        let world = World::system().with_fs(Arc::new(fs));
+        FilesEngine::init(&world, &root, &options(8)).unwrap();
+        let engine = FilesEngine::open(&World::system(), &root, Tuning::default()).unwrap();
+        assert!(engine.check().unwrap().findings.is_empty());
+        let names = names_below(dir.path());
+        assert!(!names.iter().any(|name| name.to_string_lossy().ends_with(".tmp")), "{names:?}");
+    }
+    // A place that stays away is told.
+    let nowhere = scratch().path().join("no/table");
+    FilesEngine::init(&World::system(), &nowhere, &options(8)).unwrap_err();
+}
+
 #[test]
 fn eight_threads_and_eight_processes_that_make_one_table_at_once_make_one_table() {
     for _ in 0..15 {
