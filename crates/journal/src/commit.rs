@@ -230,6 +230,8 @@ impl Journal {
         let file = self.segments.file(replica.slot).map_err(|why| Failure::Untouched(fail(why)))?;
         let (from, until) = (replica.at.offset, batch.header.sequence);
         let frames = std::mem::take(&mut batch.bytes);
+        // H4.
+        self.hints.forget_end();
         let written = write_full(file, &frames, from);
         if let Err(source) = written {
             // The first byte was refused, and nothing was tried after it.
@@ -264,6 +266,7 @@ impl Journal {
         }
         batch.offset = replica.at.offset;
         self.hints.set_appended(replica.epoch(), replica.at.segment, until);
+        self.hints.set_end(replica.epoch(), replica.at.segment, until);
         self.hints.tell_gathered(until);
         Ok(())
     }
@@ -298,6 +301,7 @@ impl Journal {
         if !self.hints.are_shared() {
             self.segments.renew(slot, &ready).map_err(fail)?;
         }
+        self.hints.forget_end();
         write_full(file, &seal, replica.at.offset).map_err(fail)?;
         self.catch_up_for_writing(replica, held).map(Some).map_err(Failure::Untouched)
     }

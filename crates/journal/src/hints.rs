@@ -6,6 +6,8 @@
 //! H2. The two numbers that would do harm if they were too high (what is durable, what is appended)
 //!     carry a checksum bound to the table, the boot and the epoch, and are not believed without it.
 //! H3. Whoever waits on a word waits for a bounded time: nobody may be left to wake him.
+//! H4. That nothing comes after a frame is told only once it is written, and taken back before the next one
+//!     is.
 
 use std::io;
 use std::sync::Arc;
@@ -51,6 +53,7 @@ const SYNC_TIME: usize = 96;
 pub const GATHERED: usize = 104;
 const GATHERED_WAITERS: usize = 105;
 const WANTED: usize = 112;
+const END: usize = 120;
 /// The last place in the queue that was given out.
 const TICKET: usize = 72;
 
@@ -149,10 +152,23 @@ impl Hints {
         self.set_number(APPENDED, within(epoch, segment), sequence);
     }
 
-    /// Takes back what was told: whoever wants to know reads the segment.
-    pub fn forget_appended(&self) {
-        self.words.store(APPENDED + 1, 0);
-        self.words.store(APPENDED, 0);
+    /// Whether nothing comes after this frame of `segment`, as far as the processes of this boot know.
+    ///
+    /// H4. Nobody writes a frame before he has taken this back, so it is right even if he dies before he
+    /// tells what he has written: nobody is shown less than somebody else was shown before.
+    pub fn is_end(&self, epoch: u64, segment: u64, sequence: u64) -> bool {
+        self.shared && self.number(END, within(epoch, segment)) == Some(sequence)
+    }
+
+    /// Tells that nothing comes after this frame. The append lock is held.
+    pub fn set_end(&self, epoch: u64, segment: u64, sequence: u64) {
+        self.set_number(END, within(epoch, segment), sequence);
+    }
+
+    /// Takes that back: whoever wants to know reads the segment. The append lock is held.
+    pub fn forget_end(&self) {
+        self.words.store(END + 1, 0);
+        self.words.store(END, 0);
     }
 
     fn number(&self, index: usize, epoch: u64) -> Option<u64> {

@@ -198,15 +198,12 @@ impl Journal {
         Err(ReadError::NoSegment)
     }
 
-    /// Whether nothing was appended behind this, as far as the processes of this boot have told: enough to
-    /// decide on, since whoever appends looks again, and whoever is refused might have come earlier. H1.
+    /// Whether nothing was appended behind this. H4.
     ///
     /// What a table that was moved says instead is read: its mover takes back what was told.
     pub(crate) fn is_known_to_be_at_the_end(&self, replica: &Replica) -> bool {
-        let at = replica.at;
-        self.hints.are_shared()
-            && self.hints.appended(replica.epoch(), at.segment) == Some(at.sequence)
-            && self.hints.failed(replica.epoch()).is_none()
+        let (epoch, at) = (replica.epoch(), replica.at);
+        self.hints.is_end(epoch, at.segment, at.sequence) && self.hints.failed(epoch).is_none()
     }
 
     /// The state after the frame `until`, or at the end, from the files alone.

@@ -462,3 +462,22 @@ fn held(engine: &JournalEngine, group: &TargetGroup) -> Option<FencingToken> {
     assert!(tokens.all(|token| token == first), "half of a group");
     first
 }
+
+/// Others put new directories in the place of empty ones.
+#[test]
+fn a_root_that_another_maker_takes_away_is_made_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("table");
+    let faults = FaultFs::new(Arc::new(RealFs));
+    let (taken, is_first) = (root.clone(), AtomicBool::new(true));
+    faults.on_call(move |call, _| {
+        if call == Call::OpenLock && is_first.swap(false, Ordering::SeqCst) {
+            std::fs::remove_dir(&taken).unwrap();
+        }
+    });
+    let world = World::system().with_fs(Arc::new(faults));
+    JournalEngine::init(&world, &root, &InitOptions::default()).unwrap();
+    let engine = JournalEngine::open(&World::system(), &root).unwrap();
+    assert!(claim(&engine, &group(1..3)).unwrap().is_some());
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing beside it");
+}
