@@ -3,8 +3,9 @@
 //! H1. A hint decides nothing that the files do not: with all of them wrong or gone a table works on,
 //!     slower. The one exception makes calls fail, never succeed: that a sync has failed is told here
 //!     too, as the mark in the segment may not be writable just then.
-//! H2. The two numbers that would do harm if they were too high (what is durable, what is appended)
-//!     carry a checksum bound to the table, the boot and the epoch, and are not believed without it.
+//! H2. The numbers that would do harm if they were wrong (what is durable, what is appended, after which
+//!     frame nothing comes) carry a checksum bound to the table, the boot and the epoch, and are not
+//!     believed without it.
 //! H3. Whoever waits on a word waits for a bounded time: nobody may be left to wake him.
 //! H4. That nothing comes after a frame is told only once it is written, and taken back before the next one
 //!     is.
