@@ -36,7 +36,7 @@ pub struct InitOptions {
     pub shards: ShardCount,
     /// The ttl of claims and records that name none.
     pub ttl: Ttl,
-    /// Bytes of a segment while little is held; where a checkpoint has more, so has the next segment.
+    /// Bytes of a segment while little is held; it has a quarter of the checkpoint more where much is.
     /// No call stores more than this.
     pub segment_bytes: u64,
 }

@@ -16,8 +16,9 @@
 //! S6. A segment is chosen to have the table's `segment_bytes`, and a quarter of the checkpoint in force at
 //!     the moment when its file is made ready: so a checkpoint has about four times the bytes of the
 //!     frames that come before it at most, whatever the table holds, who opens it reads little more than
-//!     the checkpoint, and the files become small again with it. Its header says how large it is, and nothing else does: whoever reads or
-//!     appends goes by that. What one call may store goes by `segment_bytes`, so it fits in any of them.
+//!     the checkpoint, and the files become small again with it. Its header says how large it is, and
+//!     nothing else does: whoever reads or appends goes by that. What one call may store goes by
+//!     `segment_bytes`, so it fits in any of them.
 //! S7. A file is cut or grown in place, since others have it open, and only while it has no header: then
 //!     it counts for nothing. It is as long as its next header says, durably, before that is written
 //!     (S1). A power cut in between may leave the header of the segment before over a file of another
