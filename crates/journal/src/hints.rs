@@ -1,8 +1,8 @@
 //! What the processes of one boot tell each other in shared memory.
 //!
-//! H1. A hint decides nothing that the files do not: with all of them wrong or gone a table works on,
-//!     slower. The one exception makes calls fail, never succeed: that a sync has failed is told here
-//!     too, as the mark in the segment may not be writable just then.
+//! H1. Nothing is stored on the word of a hint: with all of them gone a table works on, slower. Two of
+//!     them make calls fail or be refused, never succeed: that a sync has failed is told here too, as the
+//!     mark in the segment may not be writable just then; and for H4.
 //! H2. The numbers that would do harm if they were wrong (what is durable, what is appended, after which
 //!     frame nothing comes) carry a checksum bound to the table, the boot and the epoch, and are not
 //!     believed without it.
@@ -392,3 +392,58 @@ const ENODEV: i32 = 19;
 
 const _: () = assert!(APPEND_WAITERS == APPEND + 1 && SYNC_WAITERS == SYNC + 1);
 const _: () = assert!(FREED_WAITERS == FREED + 1 && GATHERED_WAITERS == GATHERED + 1);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use ringfence_engine::{Engine, Outcome, Request};
+    use ringfence_env::fault::{Call, FaultFs};
+    use ringfence_model::rules::{self, ClaimRequest};
+    use ringfence_model::{Key, Owner, Payload, TargetGroup, Ttl};
+
+    use super::*;
+    use crate::{InitOptions, JournalEngine};
+
+    fn claim(engine: &JournalEngine, number: u64) {
+        let request = ClaimRequest {
+            group: TargetGroup::from_numbers([number]).unwrap(),
+            owner: Owner::new("somebody").unwrap(),
+            worker: 1,
+            payload: Payload::empty(),
+            ttl: Ttl::from_seconds(60.0).unwrap(),
+        };
+        let keys: Vec<Key> = request.group.targets().map(Key::target).collect();
+        let asked = Request { keys: &keys, now: None, patience: Duration::from_secs(2) };
+        let outcome = engine.transact(&asked, &mut |view| rules::claim(view, &request).ok());
+        assert!(matches!(outcome, Ok(Outcome::Done(_))), "{outcome:?}");
+    }
+
+    /// H4. A writer may die at any moment between the two.
+    #[test]
+    fn nobody_takes_a_frame_for_the_last_one_while_another_is_written_behind_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (world, root) = (World::system(), dir.path().join("store"));
+        let other = JournalEngine::init(&world, &root, &InitOptions::default()).unwrap();
+        let faults = FaultFs::new(Arc::clone(&world.fs));
+        let writing =
+            JournalEngine::open(&world.clone().with_fs(Arc::new(faults.clone())), &root).unwrap();
+        claim(&writing, 1);
+        let last = other.place().unwrap();
+        let is_last = move |engine: &JournalEngine| {
+            engine.journal.hints.is_end(last.epoch, last.segment, last.sequence)
+        };
+        assert!(is_last(&other));
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let (looking, tell) = (other.clone(), Arc::clone(&seen));
+        faults.on_call(move |call, path| {
+            if call == Call::Write && path.starts_with(&root) {
+                tell.lock().unwrap().push(is_last(&looking));
+            }
+        });
+        claim(&writing, 2);
+        assert_eq!(*seen.lock().unwrap(), [false], "one frame, and taken back before it");
+        let next = other.place().unwrap();
+        assert!(other.journal.hints.is_end(next.epoch, next.segment, last.sequence + 1));
+    }
+}
