@@ -10,8 +10,8 @@ use ringfence_engine::{
 use ringfence_env::{Deadline, OpenWrite, World};
 use ringfence_model::record::MAX_RECORD_BYTES;
 use ringfence_model::{
-    Audit, BootMoment, Edit, Entry, FencingToken, Key, Moment, Space, Timestamp, Transition, View,
-    Writer, WriterBoot,
+    Audit, BootMoment, Edit, Entry, Fence, FencingToken, Key, Moment, Space, Timestamp, Transition,
+    View, Writer, WriterBoot,
 };
 
 use crate::audit;
@@ -308,6 +308,7 @@ impl FilesEngine {
             nonce,
             kind: if token.is_some() { Kind::Grant } else { Kind::Edit },
             token: token.map(|token| token.to_string()),
+            issued: self.issued(token),
             members: steps.iter().map(Step::images).collect(),
         };
         match ActiveIntent::write(&self.world, &self.layout, &intent, slots_in_use) {
@@ -317,6 +318,17 @@ impl FilesEngine {
                 Err(unknown(error, "the new state may have been decided", steps))
             }
         }
+    }
+
+    /// A fence that is not below any that was issued to a record whose lock is held here.
+    ///
+    /// The counter may be damaged or gone, and that keeps nobody from giving up what he holds: then the
+    /// intent tells of its images' fences alone.
+    fn issued(&self, token: Option<FencingToken>) -> Fence {
+        // A grant's own fence was drawn under the same locks.
+        token.map(|token| token.fence()).unwrap_or_else(|| {
+            FenceCounter::new(&self.layout).issued(&self.world).unwrap_or(Fence(0))
+        })
     }
 
     fn steps<'m>(

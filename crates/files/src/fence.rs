@@ -77,6 +77,15 @@ impl FenceCounter {
         self.advance(world, above).map_err(Failure::Untouched)
     }
 
+    /// A number that no fence is above which was handed out before this call. Takes no lock: what is
+    /// handed out meanwhile may be above it.
+    pub fn issued(&self, world: &World) -> Result<Fence, StorageError> {
+        let limit = self.read_limit(world)?;
+        // Written by somebody at this moment, it may read as damaged; then the limit does.
+        let position = self.read_position(world, limit.binding.is_some())?;
+        Ok(Fence(position.map_or(limit.number, |(last, _)| last)))
+    }
+
     /// The durable limit: no fence above it was ever handed out, if it is no copy.
     pub fn limit(&self, world: &World) -> Result<u64, StorageError> {
         self.read_limit(world).map(|limit| limit.number)

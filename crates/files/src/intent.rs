@@ -14,8 +14,9 @@
 //!     meets one of its members finishes it first. A retirement that may not be durable yet stays in
 //!     sight: whoever meets one of its members makes it durable before he goes on.
 //! I4. *Images only.* Recovery changes a record only where its bytes equal one of the intent's two
-//!     images, or are what a power cut brought back from before them (see the module `recover`: nothing, or a
-//!     lease of ours under a fence not above theirs); anything else is left alone and reported.
+//!     images, or are what a power cut brought back from before the intent (see the module `recover`:
+//!     nothing, or a lease of ours under a fence that was issued before it); anything else is left alone
+//!     and reported.
 //! I7. *Durable before use.* Nobody acts on an intent that somebody else has written. Recovery writes it
 //!     anew, into a slot of its own, before it changes a record: its writer may have died before its
 //!     sync, or after one that failed, and then no later sync of the same bytes proves anything. For
@@ -40,7 +41,7 @@
 //!    0  header  magic "RFINTENT", body length, body digest, first 4 bytes of each member's id,
 //!               digest of the header; "RFRETIRE" in place of the magic once it is retired
 //!  512  abort   magic "RFABORT.", body digest, digest of the two; else zeros
-//! 1024  body    table, nonce, kind, token, and per member: table, id, image before, image after
+//! 1024  body    table, nonce, kind, token, highest fence issued, and per member: table, id, image before, image after
 //! ```
 //! Header and abort mark are in sectors of their own: a torn retirement or abort mark cannot spoil
 //! the other. Slots are reused in place, so an intent costs one data sync to write and one to retire,

@@ -7,8 +7,9 @@ use std::time::Duration;
 use ringfence_engine::Engine;
 use ringfence_model::{Fence, Key, RecordId, ShardCount, Token};
 
+use crate::faults::Chaos;
 use crate::history::{Caller, Fate, History, State};
-use crate::machine::Machine;
+use crate::machine::{Machine, Point};
 use crate::setup::{SHARDS, Setup, blank, read_all, root, target};
 use crate::subject::Table;
 use crate::verbs::{Verbs, group, job, keys, manifest, request, work};
@@ -51,6 +52,11 @@ pub enum Act {
     StaleIntent,
     /// A group is claimed over a record whose writer was killed before it had synced it.
     OverUnsynced,
+    /// A group is renewed after a take-over of one of its records has failed, whose caller was killed
+    /// before it had synced what it put back.
+    RenewOverUndone,
+    /// The same, where the group is released.
+    ReleaseOverUndone,
     /// A claim that finds its segment full, and goes on in the next one.
     Rotate,
     /// A claim after which the next segment is made ready, and a checkpoint written.
@@ -64,7 +70,7 @@ pub enum Act {
 }
 
 /// Every act on the files engine.
-pub const ACTS: [Act; 18] = [
+pub const ACTS: [Act; 20] = [
     Act::Init,
     Act::Claim,
     Act::FenceRaise,
@@ -83,6 +89,8 @@ pub const ACTS: [Act; 18] = [
     Act::AbandonJob,
     Act::StaleIntent,
     Act::OverUnsynced,
+    Act::RenewOverUndone,
+    Act::ReleaseOverUndone,
 ];
 
 impl Act {
@@ -92,6 +100,10 @@ impl Act {
             self,
             Self::Init | Self::ClaimWork | Self::BeginCommit | Self::Complete | Self::Abandon
         )
+    }
+
+    fn is_over_undone(self) -> bool {
+        matches!(self, Self::RenewOverUndone | Self::ReleaseOverUndone)
     }
 }
 
@@ -186,6 +198,9 @@ impl Case {
         if self.act == Act::OverUnsynced {
             Self::kill_before_sync(setup, &mut ready, &*engine);
         }
+        if self.act.is_over_undone() {
+            Self::kill_after_undo(setup, &mut ready);
+        }
         setup.subject.stage(self.act, &ready.machine);
         ready.before = read_all(&*engine).expect("reads").into_iter().collect();
         let tokens = ready.before.values().filter_map(|state| state.token.as_ref()?.fence());
@@ -210,10 +225,16 @@ impl Case {
         let all = [ready.numbers.as_slice(), &ready.others].concat();
         let first = grant(verbs.claim(&request("old", &all, 5.0)).token);
         assert_eq!(verbs.release(&group(&all), &first).fate, Fate::Done);
-        let seconds = if self.act == Act::TakeOver { 5.0 } else { 1e6 };
+        let runs_out = self.act == Act::TakeOver || self.act.is_over_undone();
+        let seconds = if runs_out { 5.0 } else { 1e6 };
         let item = work("old", 1, 1e6);
         match self.act {
-            Act::TakeOver | Act::Heartbeat | Act::Release | Act::ForceRelease => {
+            Act::TakeOver
+            | Act::Heartbeat
+            | Act::Release
+            | Act::ForceRelease
+            | Act::RenewOverUndone
+            | Act::ReleaseOverUndone => {
                 let asked = request("old", &ready.numbers, seconds);
                 ready.token = Some(grant(verbs.claim(&asked).token));
             }
@@ -242,7 +263,7 @@ impl Case {
             }
             _ => {}
         }
-        if self.act == Act::TakeOver {
+        if runs_out {
             machine.advance(Duration::from_mins(1));
         } else {
             machine.advance(Duration::from_secs(1));
@@ -265,6 +286,36 @@ impl Case {
         machine.set_disk(points[cut.expect("a sync")].disk.clone());
         machine.advance(Duration::from_mins(1));
         ready.fading.insert(keys(&group(one))[0], State::vacant());
+    }
+
+    /// Somebody takes the first target over alone, the sync of that fails, and he is killed before he has
+    /// synced what he put back.
+    fn kill_after_undo(setup: Setup, ready: &mut Ready) {
+        let one = group(ready.numbers.get(..1).expect("a target"));
+        let mut attempt = |chaos: Chaos| {
+            let machine = ready.machine.later(ready.machine.disk(), false);
+            let engine = setup.mended().open(&setup.mended().world(&machine, 0)).expect("opens");
+            let history = History::default();
+            machine.set_chaos(chaos);
+            machine.start_recording();
+            let _ = verbs("dead", &machine, &history, &*engine, None).claim(&request(
+                "dead",
+                &ready.numbers[..1],
+                5.0,
+            ));
+            machine.set_chaos(Chaos::none());
+            let op = history.calls().pop().expect("a claim");
+            let fence = op.granted.expect("decided").1.fence();
+            ready.fence = ready.fence.max(fence);
+            (machine.stop_recording(), op.wrote.first().expect("a record").1.clone())
+        };
+        let is_sync = |point: &Point| point.label.starts_with(setup.subject.commits_by());
+        let (points, _) = attempt(Chaos::none());
+        let number = points.iter().position(is_sync).expect("a sync") + 1;
+        let (points, taken) = attempt(Chaos::fail_one(number as u64, true, 5));
+        let cut = points.iter().rposition(is_sync).filter(|cut| *cut >= number);
+        ready.machine.set_disk(points[cut.expect("a second sync")].disk.clone());
+        ready.fading.insert(keys(&one)[0], taken);
     }
 
     /// Takes the shard of the first target away, with everything in it.
@@ -319,7 +370,7 @@ impl Case {
             | Act::NoRoom
             | Act::Grow
             | Act::Shrink => verbs.claim(&request("new", &ready.numbers, 1e6)).fate,
-            Act::Heartbeat => verbs.heartbeat(&held, token()).fate,
+            Act::Heartbeat | Act::RenewOverUndone => verbs.heartbeat(&held, token()).fate,
             Act::HeartbeatEach => {
                 let other = ready.other_token.clone().expect("held");
                 let both = [(held, token().clone()), (group(&ready.others), other)];
@@ -331,7 +382,7 @@ impl Case {
                     Some(odd) => odd.clone(),
                 }
             }
-            Act::Release => verbs.release(&held, token()).fate,
+            Act::Release | Act::ReleaseOverUndone => verbs.release(&held, token()).fate,
             Act::ForceRelease => verbs.force_release(&held, token()).fate,
             Act::ClaimWork => verbs.claim_work(&item).fate,
             Act::BeginCommit => verbs.begin_commit(key, token(), &manifest(1)).fate,

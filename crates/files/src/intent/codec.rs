@@ -3,7 +3,7 @@
 //! Decoding never panics, and believes no length before the digest over it was checked.
 
 use ringfence_model::record::MAX_RECORD_BYTES;
-use ringfence_model::{Key, MAX_GROUP, RecordId, Space};
+use ringfence_model::{Fence, Key, MAX_GROUP, RecordId, Space};
 use sha2::{Digest as _, Sha256};
 
 /// Where the abort mark is.
@@ -30,6 +30,8 @@ pub struct Intent {
     pub kind: Kind,
     /// The token that was granted, if it is a grant.
     pub token: Option<String>,
+    /// When it was written, none of its records was or had been under a later fence than this one.
+    pub issued: Fence,
     /// Its members, in key order.
     pub members: Vec<Member>,
 }
@@ -88,6 +90,7 @@ impl Intent {
             Kind::Edit => 2,
         });
         put_text(&mut out, self.token.as_deref().unwrap_or(""));
+        out.extend_from_slice(&self.issued.0.to_le_bytes());
         put_len(&mut out, self.members.len());
         for member in &self.members {
             out.push(match member.key.space {
@@ -124,6 +127,7 @@ impl Intent {
             _ => return None,
         };
         let token = Some(take_text(&mut rest)?).filter(|token| !token.is_empty());
+        let issued = Fence(u64::from_le_bytes(take(&mut rest, 8)?.try_into().ok()?));
         let count = take_len(&mut rest)?;
         if count > 2 * MAX_GROUP {
             return None;
@@ -140,7 +144,7 @@ impl Intent {
             let after = take_image(&mut rest)?;
             members.push(Member { key: Key { space, id }, before, after });
         }
-        rest.is_empty().then_some(Self { table, nonce, kind, token, members })
+        rest.is_empty().then_some(Self { table, nonce, kind, token, issued, members })
     }
 
     /// The intent of going back: what it decides is the state before this one.
@@ -174,6 +178,11 @@ impl Intent {
         slot
     }
 }
+
+/// A whole intent in a form that this program does not know: another version decided something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it holds an intent of another version of this program; let that one finish it")]
+pub(super) struct Unknown;
 
 /// The first two sectors of a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -224,12 +233,19 @@ impl Head {
             || keys.iter().any(|&key| self.prefixes.contains(&prefix(key)))
     }
 
-    /// The intent, if `slot` holds the body that this head names.
-    pub(super) fn body(&self, slot: &[u8]) -> Option<Intent> {
-        let start = usize::try_from(BODY_AT).ok()?;
-        let end = start.checked_add(usize::try_from(self.body_len).ok()?)?;
-        let body = slot.get(start..end)?;
-        if digest(body) == self.digest { Intent::decode(body) } else { None }
+    /// The intent, if `slot` holds the body that this head names; an error, if it does and the body is
+    /// none that [`Intent::decode`] knows.
+    pub(super) fn body(&self, slot: &[u8]) -> Result<Option<Intent>, Unknown> {
+        let range = || {
+            let start = usize::try_from(BODY_AT).ok()?;
+            Some(start..start.checked_add(usize::try_from(self.body_len).ok()?)?)
+        };
+        match range().and_then(|range| slot.get(range)) {
+            Some(body) if digest(body) == self.digest => {
+                Intent::decode(body).map(Some).ok_or(Unknown)
+            }
+            _ => Ok(None),
+        }
     }
 }
 
@@ -319,12 +335,13 @@ mod tests {
         ];
         members.sort_by_key(|member| member.key);
         let (table, nonce) = ("t".into(), "n".into());
-        Intent { table, nonce, kind: Kind::Grant, token: Some("tok".into()), members }
+        let token = Some("tok".into());
+        Intent { table, nonce, kind: Kind::Grant, token, issued: Fence(300), members }
     }
 
     fn read(slot: &[u8]) -> Option<(Standing, Intent)> {
         let head = Head::decode(slot)?;
-        Some((head.standing, head.body(slot)?))
+        Some((head.standing, head.body(slot).unwrap()?))
     }
 
     #[test]
@@ -340,6 +357,22 @@ mod tests {
         let mark = abort_mark(&head.digest);
         slot[512..512 + mark.len()].copy_from_slice(&mark);
         assert_eq!(read(&slot).unwrap(), (Standing::Aborting, intent()));
+    }
+
+    #[test]
+    fn a_whole_body_of_an_unknown_form_is_no_free_slot() {
+        let (slot, mut other) = (intent().to_slot(), intent().encode());
+        other.push(0);
+        let mut longer = slot[..1024].to_vec();
+        longer.extend_from_slice(&other);
+        longer[8..16].copy_from_slice(&(other.len() as u64).to_le_bytes());
+        longer[16..48].copy_from_slice(&digest(&other));
+        let check = digest(&longer[..480]);
+        longer[480..512].copy_from_slice(&check);
+        let head = Head::decode(&longer).unwrap();
+        assert_eq!(head.body(&longer), Err(Unknown));
+        *longer.last_mut().unwrap() ^= 1;
+        assert_eq!(head.body(&longer), Ok(None), "half written");
     }
 
     #[test]

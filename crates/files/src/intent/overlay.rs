@@ -48,8 +48,9 @@ impl<'a> Overlay<'a> {
                     Standing::Retired => break,
                 };
                 let path = self.layout.record(member.key).record;
+                let issued = found.intent.issued;
                 change(member.key, &mut |now| {
-                    if same(&now.before, decided) || !gives_way(now, member, other) {
+                    if same(&now.before, decided) || !gives_way(now, member, other, issued) {
                         return None;
                     }
                     match decided {

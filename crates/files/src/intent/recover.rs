@@ -159,7 +159,7 @@ fn settle(
         let again = same(&now.before, decided);
         if again && !matches!(decided, Image::Bytes(_)) {
             settled.push((paths, other));
-        } else if !again && !gives_way(now, member, other) {
+        } else if !again && !gives_way(now, member, other, found.intent.issued) {
             left.push(paths.record.clone());
         } else {
             let to = match decided {
@@ -189,9 +189,10 @@ fn settle(
 ///
 /// It is in the other one; or a power cut took the image before away, because a call on that one
 /// record died before its directory was synced, and left what stood there earlier: nothing, or a
-/// lease of ours under a fence that is not above the images'. No later call can have made that: it
-/// would have finished the intent first.
-pub(super) fn gives_way(now: &Stored, member: &Member, other: &Image) -> bool {
+/// lease of ours. That is one under a fence issued before the intent was written, though perhaps not
+/// before its images were: a take-over of this record may have failed and been put back in between. No
+/// later call can have made that: it would have finished the intent first.
+pub(super) fn gives_way(now: &Stored, member: &Member, other: &Image, issued: Fence) -> bool {
     if same(&now.before, other) {
         return true;
     }
@@ -199,7 +200,7 @@ pub(super) fn gives_way(now: &Stored, member: &Member, other: &Image) -> bool {
         Entry::Vacant => member.before != Image::Absent,
         Entry::Present(record) => {
             let fence = record.holder().token.fence();
-            fence.is_some() && fence <= fence_of(member)
+            fence.is_some() && fence <= fence_of(member).max(Some(issued))
         }
         Entry::Damaged(_) => false,
     }

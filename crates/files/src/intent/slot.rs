@@ -366,7 +366,8 @@ pub(crate) fn read_slot(
         return Ok(None);
     };
     let Some(head) = Head::decode(&bytes) else { return Ok(None) };
-    let Some(intent) = head.body(&bytes) else { return Ok(None) };
+    let known = |error| fail(io::Error::new(io::ErrorKind::InvalidData, error));
+    let Some(intent) = head.body(&bytes).map_err(known)? else { return Ok(None) };
     let raw = bytes.get(..HEAD_BYTES).unwrap_or_default().to_vec();
     Ok(Some(StandingIntent { path: path.to_owned(), head: raw, standing: head.standing, intent }))
 }

@@ -9,9 +9,11 @@ use ringfence_env::World;
 use ringfence_env::fault::{Call, Effect, FaultFs, When};
 use ringfence_model::rules::{self, ClaimRequest};
 use ringfence_model::{
-    Entry, Key, Owner, Payload, ShardCount, TargetGroup, Timestamp, Token, Transition, Ttl, View,
+    Entry, Fence, Key, Owner, Payload, ShardCount, TargetGroup, Timestamp, Token, Transition, Ttl,
+    View,
 };
 
+use super::Standing;
 use crate::FilesEngine;
 use crate::meta::Durability;
 use crate::open::{InitOptions, Tuning};
@@ -325,6 +327,50 @@ fn a_record_that_somebody_else_changed_is_left_alone_and_reported() {
     assert!(String::from_utf8(audit).unwrap().contains("left-alone"));
 }
 
+/// What a power cut brings back of a failed take-over is of a later token than both images of a renewal.
+#[test]
+fn a_lease_that_was_issued_before_the_intent_gives_way_to_it_and_a_later_one_does_not() {
+    let mut met = [0, 0];
+    for (nth, later) in (1..).flat_map(|nth| [(nth, 0), (nth, 1)]) {
+        let (bed, token) = Bed::new(Verb::Heartbeat);
+        // Taken over and put back: that fence is spent, and no image tells of it.
+        let one = TargetGroup::from_numbers([1]).unwrap();
+        let fs = FaultFs::new(World::system().fs);
+        fs.arm(When::NthOf(Call::SyncDir, 1), Effect::Errno(5));
+        claim(&bed.open(Some(&fs)), &one, "another", NEW).unwrap_err();
+        let fs = FaultFs::new(World::system().fs);
+        let dying = bed.open(Some(&fs));
+        fs.arm(When::From(nth), Effect::Errno(5));
+        let ended = act(&dying, &bed, Verb::Heartbeat, &token);
+        drop(dying);
+        if ended.is_ok() {
+            break;
+        }
+        let next = bed.open(None);
+        let standing = super::standing_intents(&next.world, &next.layout, None).unwrap();
+        let Some(found) = standing.into_iter().find(|it| it.standing != Standing::Retired) else {
+            continue;
+        };
+        met[later as usize] += 1;
+        let spent = token_fence(&token) + 1;
+        assert_eq!(found.intent.issued, Fence(spent));
+        let first = next.layout.record(found.intent.members[0].key).record;
+        let shown = std::fs::read_to_string(&first).unwrap();
+        let other = format!("{:020}-{:032x}", spent + later, 7);
+        std::fs::write(&first, shown.replace(token.as_str(), &other)).unwrap();
+        let read = state(&next, &bed.group);
+        let left = recover(&next).left_alone;
+        assert_eq!(left.len(), later as usize, "{later} after the last one issued: {left:?}");
+        assert_eq!(state(&next, &bed.group), read, "readers are shown the same");
+        assert_eq!(is_whole(&read), later == 0, "{read:?}");
+    }
+    assert!(met[0] > 2 && met[1] > 2, "{met:?}");
+}
+
+fn token_fence(token: &Token) -> u64 {
+    token.fence().unwrap().0
+}
+
 #[test]
 fn a_single_record_and_a_table_of_durability_record_write_no_intent() {
     for durability in [Durability::Group, Durability::Record] {
@@ -435,7 +481,7 @@ fn a_dead_writers_intent_is_written_anew_and_synced_before_a_record_changes() {
         let sync = before.iter().rfind(|(call, path, _)| *call == Call::SyncFile && *path == copy);
         let (_, _, synced) = sync.expect("synced before that");
         let head = super::codec::Head::decode(synced).expect("a whole intent");
-        let again = head.body(synced).expect("with its body");
+        let again = head.body(synced).expect("of this version").expect("with its body");
         assert_eq!(head.standing, super::Standing::Committed);
         let decided = |member: &super::Member| {
             let image = if aborted { &member.before } else { &member.after };

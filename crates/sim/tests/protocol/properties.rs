@@ -10,7 +10,7 @@ use crate::state::{
 use crate::variant::Protocol;
 
 /// The property of groups.
-pub(crate) const GROUP: &str = "G: groups are whole and what was acknowledged survives";
+const GROUP: &str = "G: groups are whole and what was acknowledged survives";
 
 /// What takes a second crash to come about.
 pub(crate) const COPIES_LOST: &str = "an intent whose sync had failed is written anew";
@@ -49,6 +49,7 @@ fn invariants() -> Vec<Property<Protocol>> {
         kept!(M8, "M8: what was put back is durable"),
         kept!(M9, "M9: no replacement crosses directories"),
         kept!(DecidedFirst, "I2: the decision is durable before anything is put back"),
+        kept!(Finished, "I3: whoever finished an intent leaves nothing of it standing"),
         Property::always(GROUP, |_: &Protocol, s: &State| s.is_explained()),
     ]
 }

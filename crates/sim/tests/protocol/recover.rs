@@ -8,7 +8,8 @@
 //! they decide the same.
 
 use crate::state::{
-    COPIED, COPIED_COPY, COPIED_LOST, Intent, Pc, REDONE, Standing, State, UNDONE, Val, sync_shard,
+    COPIED, COPIED_COPY, COPIED_LOST, Intent, Pc, Promise, REDONE, Standing, State, UNDONE, Val,
+    sync_shard,
 };
 use crate::variant::{Protocol, Variant};
 
@@ -110,6 +111,11 @@ impl Protocol {
             }
             Pc::RecoverSyncRetire => {
                 s.sync_slot(me.copy.or(me.slot)?);
+                let found = &s.slots[me.slot?];
+                // Where retiring it failed it stands again, and that is pending.
+                if found.pending.is_empty() && me.found.is_some() && *found.now() == me.found {
+                    s.say(Promise::Finished);
+                }
                 s.unlock(c);
                 s.procs[c].slot = None;
                 s.procs[c].found = None;

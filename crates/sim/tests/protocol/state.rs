@@ -59,7 +59,7 @@ pub(crate) enum Standing {
 pub(crate) struct Intent {
     pub(crate) members: Vec<(usize, Val, Val)>,
     pub(crate) standing: Standing,
-    /// Every lease that was there before it is of a token up to this one; 0 if it does not say.
+    /// Every lease that was there before it is of a token up to this one.
     pub(crate) issued: u8,
 }
 
@@ -197,6 +197,7 @@ pub(crate) enum Promise {
     M9,
     DecidedFirst,
     FencesRise,
+    Finished,
     Explained,
 }
 

@@ -32,7 +32,7 @@ impl Protocol {
                 let members = me.group.iter().zip(me.seen.iter().zip(&me.wrote));
                 let members = members.map(|(at, (old, new))| (*at, *old, *new)).collect();
                 s.slot_locks[free] = Some(c);
-                let issued = if self.variant == Variant::IssuedTold { s.next - 1 } else { 0 };
+                let issued = if self.variant == Variant::IssuedUntold { 0 } else { s.next - 1 };
                 let intent = Intent { members, standing: Standing::Forward, issued };
                 s.slots[free].put(Some(intent));
                 s.procs[c].slot = Some(free);

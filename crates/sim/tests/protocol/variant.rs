@@ -45,8 +45,8 @@ pub(crate) enum Variant {
     DecidedBelieved,
     /// It leaves alone what is neither image, also what a power cut brought back.
     OlderLeftAlone,
-    /// Not one that lacks something: an intent says which tokens were issued before it.
-    IssuedTold,
+    /// An intent does not say which tokens were issued before it.
+    IssuedUntold,
     /// A retirement that is seen is taken for durable.
     RetirementBelieved,
 }
