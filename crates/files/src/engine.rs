@@ -325,10 +325,11 @@ impl FilesEngine {
     /// The counter may be damaged or gone, and that keeps nobody from giving up what he holds: then the
     /// intent tells of its images' fences alone.
     fn issued(&self, token: Option<FencingToken>) -> Fence {
-        // A grant's own fence was drawn under the same locks.
-        token.map(|token| token.fence()).unwrap_or_else(|| {
-            FenceCounter::new(&self.layout).issued(&self.world).unwrap_or(Fence(0))
-        })
+        match token {
+            // A grant's own fence was drawn under the same locks.
+            Some(token) => token.fence(),
+            None => FenceCounter::new(&self.layout).issued(&self.world).unwrap_or(Fence(0)),
+        }
     }
 
     fn steps<'m>(

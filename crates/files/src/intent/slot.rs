@@ -7,7 +7,9 @@ use ringfence_engine::StorageError;
 use ringfence_env::{LockFd, LockMode, OpenWrite, Read, World, WriteFile, steps};
 use ringfence_model::Key;
 
-use super::codec::{ABORT_AT, BODY_AT, HEAD_BYTES, Head, Intent, Standing, abort_mark, retired};
+use super::codec::{
+    ABORT_AT, BODY_AT, HEAD_BYTES, Head, Intent, Standing, Unknown, abort_mark, retired,
+};
 use crate::layout::{FILE_MODE, Layout};
 use crate::probe;
 
@@ -52,7 +54,12 @@ impl SlotFile {
             return slot.named_durably(world, layout).map(Some);
         }
         let mut slot = slot;
-        match read_slot(world, path)? {
+        let found = match read_slot(world, path) {
+            // Another version of this program decided something: not free, and nothing to others.
+            Err(error) if is_unknown(&error) => return Ok(None),
+            found => found?,
+        };
+        match found {
             None => Ok(Some(slot)),
             // Nothing is left to do, but that must be durable before the slot is used again.
             Some(found) if found.standing == Standing::Retired => {
@@ -187,6 +194,11 @@ impl NotWritten {
 
 /// How an intent is taken back that may have been written: by its head.
 type Undo = fn(&mut SlotFile, &[u8]) -> Result<(), StorageError>;
+
+/// Whether it is an intent that another version of this program must finish.
+fn is_unknown(error: &StorageError) -> bool {
+    error.source.get_ref().and_then(|source| source.downcast_ref::<Unknown>()).is_some()
+}
 
 /// Whether there was no room.
 pub(crate) fn is_full(error: &StorageError) -> bool {

@@ -331,7 +331,7 @@ fn a_record_that_somebody_else_changed_is_left_alone_and_reported() {
 #[test]
 fn a_lease_that_was_issued_before_the_intent_gives_way_to_it_and_a_later_one_does_not() {
     let mut met = [0, 0];
-    for (nth, later) in (1..).flat_map(|nth| [(nth, 0), (nth, 1)]) {
+    for (nth, later) in (1..).flat_map(|nth| [(nth, 0_u8), (nth, 1)]) {
         let (bed, token) = Bed::new(Verb::Heartbeat);
         // Taken over and put back: that fence is spent, and no image tells of it.
         let one = TargetGroup::from_numbers([1]).unwrap();
@@ -351,20 +351,26 @@ fn a_lease_that_was_issued_before_the_intent_gives_way_to_it_and_a_later_one_doe
         let Some(found) = standing.into_iter().find(|it| it.standing != Standing::Retired) else {
             continue;
         };
-        met[later as usize] += 1;
+        met[usize::from(later)] += 1;
         let spent = token_fence(&token) + 1;
         assert_eq!(found.intent.issued, Fence(spent));
         let first = next.layout.record(found.intent.members[0].key).record;
         let shown = std::fs::read_to_string(&first).unwrap();
-        let other = format!("{:020}-{:032x}", spent + later, 7);
-        std::fs::write(&first, shown.replace(token.as_str(), &other)).unwrap();
+        let other = format!("{:020}-{:032x}", spent + u64::from(later), 7);
+        put(&first, shown.replace(token.as_str(), &other).as_bytes());
         let read = state(&next, &bed.group);
         let left = recover(&next).left_alone;
-        assert_eq!(left.len(), later as usize, "{later} after the last one issued: {left:?}");
+        assert_eq!(left.len(), usize::from(later), "{later} after the last one issued: {left:?}");
         assert_eq!(state(&next, &bed.group), read, "readers are shown the same");
         assert_eq!(is_whole(&read), later == 0, "{read:?}");
     }
     assert!(met[0] > 2 && met[1] > 2, "{met:?}");
+}
+
+fn put(path: &Path, bytes: &[u8]) {
+    let fs = World::system().fs;
+    let mut file = fs.open_write(path, ringfence_env::OpenWrite::Overwrite, 0o600).unwrap();
+    file.set_len(0).and_then(|()| ringfence_env::steps::write_all(&mut *file, bytes)).unwrap();
 }
 
 fn token_fence(token: &Token) -> u64 {
@@ -544,4 +550,22 @@ fn a_slot_that_cannot_be_put_in_place_leaves_nothing_beside_it() {
         assert_eq!(names, ["00000.slot"], "call {n} failed");
     }
     assert!(failed > 3, "the slot was on the way: {failed}");
+}
+
+#[test]
+fn an_intent_of_an_unknown_form_keeps_its_slot_and_stops_only_what_it_covers() {
+    let (bed, _) = Bed::new(Verb::Claim);
+    let open = bed.open(None);
+    let _ = claim(&open, &bed.group, "old", OLD).unwrap();
+    let slot = bed.path().join("intents/00000.slot");
+    let found = super::codec::unknown(&bed.group.targets().map(Key::target).collect::<Vec<_>>());
+    put(&slot, &found);
+    let other = TargetGroup::from_numbers([7, 8]).unwrap();
+    let _ = claim(&open, &other, "other", NEW).unwrap();
+    let refused = claim(&open, &bed.group, "new", NEW).unwrap_err();
+    assert!(refused.storage().unwrap().to_string().contains("another version"), "{refused:?}");
+    assert_eq!(std::fs::read(&slot).unwrap(), found, "held as it was");
+    let opened = FilesEngine::open(&Bed::world(None), bed.path(), serial());
+    let refused = format!("{:?}", opened.unwrap_err());
+    assert!(refused.contains("Unknown"), "{refused}");
 }
