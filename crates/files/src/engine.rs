@@ -308,7 +308,7 @@ impl FilesEngine {
             nonce,
             kind: if token.is_some() { Kind::Grant } else { Kind::Edit },
             token: token.map(|token| token.to_string()),
-            issued: self.issued(token),
+            issued: self.issued(token).map_err(Failure::Untouched)?,
             members: steps.iter().map(Step::images).collect(),
         };
         match ActiveIntent::write(&self.world, &self.layout, &intent, slots_in_use) {
@@ -324,11 +324,15 @@ impl FilesEngine {
     ///
     /// The counter may be damaged or gone, and that keeps nobody from giving up what he holds: then the
     /// intent tells of its images' fences alone.
-    fn issued(&self, token: Option<FencingToken>) -> Fence {
-        match token {
-            // A grant's own fence was drawn under the same locks.
-            Some(token) => token.fence(),
-            None => FenceCounter::new(&self.layout).issued(&self.world).unwrap_or(Fence(0)),
+    fn issued(&self, token: Option<FencingToken>) -> Result<Fence, StorageError> {
+        use std::io::ErrorKind::{InvalidData, NotFound};
+        // A grant's own fence was drawn under the same locks.
+        if let Some(token) = token {
+            return Ok(token.fence());
+        }
+        match FenceCounter::new(&self.layout).issued(&self.world) {
+            Err(error) if matches!(error.source.kind(), NotFound | InvalidData) => Ok(Fence(0)),
+            issued => issued,
         }
     }
 
