@@ -70,6 +70,8 @@ struct State {
     since_any: u64,
     fired: u64,
     hook: Option<Hook>,
+    /// So many changes of shared words succeed from now on.
+    words_left: Option<u64>,
 }
 
 /// See the module.
@@ -100,6 +102,23 @@ impl FaultFs {
         state.since.clear();
         state.since_any = 0;
         state.fired = 0;
+    }
+
+    /// Gives up every change of shared words but the next `stores`, or none; they are not counted as
+    /// calls.
+    pub fn limit_words(&self, stores: Option<u64>) {
+        self.state().words_left = stores;
+    }
+
+    /// Whether there is memory for one more change of shared words.
+    fn has_memory(&self) -> bool {
+        match &mut self.state().words_left {
+            Some(0) => false,
+            left => {
+                *left = left.map(|left| left - 1);
+                true
+            }
+        }
     }
 
     /// Calls `hook` before each call, with no lock held; a test may block in it.
@@ -173,6 +192,42 @@ impl fmt::Debug for FaultFs {
     }
 }
 
+#[derive(Debug)]
+struct FaultWords {
+    inner: Box<dyn SharedWords>,
+    fs: FaultFs,
+}
+
+impl SharedWords for FaultWords {
+    fn load(&self, index: usize) -> u64 {
+        self.inner.load(index)
+    }
+
+    fn store(&self, index: usize, value: u64) {
+        self.inner.store(index, value);
+    }
+
+    fn add(&self, index: usize, value: u64) -> u64 {
+        self.inner.add(index, value)
+    }
+
+    fn try_store(&self, index: usize, values: &[u64]) -> bool {
+        self.fs.has_memory() && self.inner.try_store(index, values)
+    }
+
+    fn try_add(&self, index: usize, value: i8) -> bool {
+        self.fs.has_memory() && self.inner.try_add(index, value)
+    }
+
+    fn wait(&self, index: usize, seen: u64, patience: Duration) {
+        self.inner.wait(index, seen, patience);
+    }
+
+    fn wake(&self, index: usize, count: u32) {
+        self.inner.wake(index, count);
+    }
+}
+
 impl Fs for FaultFs {
     fn read(&self, path: &Path, max: usize) -> io::Result<Read> {
         self.enter(Call::Read, path)?;
@@ -197,7 +252,7 @@ impl Fs for FaultFs {
 
     fn map_shared(&self, path: &Path, words: usize) -> io::Result<Box<dyn SharedWords>> {
         self.enter(Call::OpenWrite, path)?;
-        self.inner.map_shared(path, words)
+        Ok(Box::new(FaultWords { inner: self.inner.map_shared(path, words)?, fs: self.clone() }))
     }
 
     fn stat(&self, path: &Path) -> io::Result<Stat> {

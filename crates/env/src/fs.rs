@@ -39,8 +39,9 @@ pub trait Fs: Send + Sync + fmt::Debug {
 
     /// Maps the first `words` 64-bit words of a file into memory that is shared with every process
     /// which maps them. The file must be that long, its blocks must exist, and it must not shrink:
-    /// [`steps::stage_words`](crate::steps::stage_words) makes one. Where a file system has no room
-    /// for a page that is changed it can tell nobody: the process is killed by SIGBUS.
+    /// [`steps::stage_words`](crate::steps::stage_words) makes one. A file system that has no room for
+    /// a page that is changed says so to [`SharedWords::try_store`] and [`SharedWords::try_add`]; who
+    /// changes it otherwise is killed by SIGBUS.
     ///
     /// Where it is not offered it is [`io::ErrorKind::Unsupported`].
     fn map_shared(&self, path: &Path, words: usize) -> io::Result<Box<dyn SharedWords>> {

@@ -21,6 +21,7 @@ pub mod child;
 pub mod clock;
 pub mod entropy;
 pub mod fault;
+mod ferry;
 pub mod fs;
 pub mod lock;
 pub mod mount;

@@ -59,6 +59,18 @@ fn keep_in_place(fd: &OwnedFd) {
     let _ = flags.and_then(|flags| rustix::fs::ioctl_setflags(fd, flags | IFlags::NOCOW));
 }
 
+/// Whether a page of a mapped file whose blocks are there may want room when it is changed. It does where
+/// blocks can be shared with a copy, or are written elsewhere, or where that is not known.
+fn may_want_room(fd: &OwnedFd) -> bool {
+    const EXT: i64 = 0xef53;
+    const TMPFS: i64 = 0x0102_1994;
+    const RAMFS: i64 = 0x8584_58f6;
+    #[expect(clippy::allow_attributes, reason = "the C library's field types differ by platform")]
+    #[allow(clippy::unnecessary_cast, clippy::cast_lossless)]
+    let kind = rustix::fs::fstatfs(fd).map(|stat| stat.f_type as i64);
+    !kind.is_ok_and(|kind| [EXT, TMPFS, RAMFS].contains(&kind))
+}
+
 /// Opens a file, or creates it with exactly `mode`.
 fn open_or_create(path: &Path, flags: OFlags, mode: u32) -> io::Result<OwnedFd> {
     loop {
@@ -234,7 +246,8 @@ impl Fs for RealFs {
         if stat.kind != FileKind::File || stat.len < needed {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a file of enough words"));
         }
-        Ok(Box::new(MappedWords::map(&File::from(fd), words)?))
+        let carefully = may_want_room(&fd);
+        Ok(Box::new(MappedWords::map(&File::from(fd), words, carefully)?))
     }
 
     fn stat(&self, path: &Path) -> io::Result<Stat> {

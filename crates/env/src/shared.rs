@@ -3,6 +3,8 @@
 //! S1. What is in them is a hint. Any process may die while it changes them, and anybody who may
 //!     write the file may put anything in them: nothing may rest on a word alone.
 //! S2. They are lost with the power and say nothing about what is durable.
+//! S3. Where the file system may want room for a page that is changed, a change is tried by a system call,
+//!     and given up where there is none. Nobody is killed for it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock::Clock;
+use crate::ferry::{self, Ferry};
 
 /// 64-bit words that several processes see alike; sequentially consistent.
 ///
@@ -18,11 +21,28 @@ pub trait SharedWords: Send + Sync + fmt::Debug {
     /// The word at `index`.
     fn load(&self, index: usize) -> u64;
 
-    /// Sets a word.
+    /// Sets a word. Where there may be no memory for it, this process may be killed.
     fn store(&self, index: usize, value: u64);
 
-    /// Adds to a word, wrapping, and returns what it was.
+    /// Adds to a word, wrapping, and returns what it was. Where there may be no memory for it, this
+    /// process may be killed.
     fn add(&self, index: usize, value: u64) -> u64;
+
+    /// Sets the words from `index` on, in no certain order; `false` if there is no memory for one of
+    /// them: then it and those behind it are as they were. Somebody may see a word half changed.
+    #[must_use = "it may not be stored"]
+    fn try_store(&self, index: usize, values: &[u64]) -> bool {
+        (index..).zip(values).for_each(|(index, value)| self.store(index, *value));
+        true
+    }
+
+    /// Adds to a word, wrapping; `false` if there is no memory for it: then it is as it was. Only the
+    /// lower half of the word may be counted in.
+    #[must_use = "it may not be stored"]
+    fn try_add(&self, index: usize, value: i8) -> bool {
+        self.add(index, i64::from(value).cast_unsigned());
+        true
+    }
 
     /// Blocks while the lower half of a word is that of `seen`, until woken, at most `patience`.
     /// May return early.
@@ -76,6 +96,8 @@ impl SharedWords for LocalWords {
 pub(crate) struct MappedWords {
     base: std::ptr::NonNull<AtomicU64>,
     words: usize,
+    /// S3. Where the memory of a page that is mapped is always there, none is needed.
+    ferry: Option<Ferry>,
 }
 
 // SAFETY: the mapping is only used through atomics and lives as long as the value.
@@ -86,10 +108,16 @@ unsafe impl Send for MappedWords {}
 unsafe impl Sync for MappedWords {}
 
 impl MappedWords {
-    /// Maps the first `words` words of an open file that is at least that long.
+    /// Maps the first `words` words of an open file that is at least that long. A page of it may want
+    /// room where `carefully`.
     #[expect(unsafe_code, reason = "memory that is shared with other processes")]
-    pub(crate) fn map(file: &std::fs::File, words: usize) -> std::io::Result<Self> {
+    pub(crate) fn map(
+        file: &std::fs::File,
+        words: usize,
+        carefully: bool,
+    ) -> std::io::Result<Self> {
         use std::os::fd::AsRawFd as _;
+        let ferry = if carefully { Some(Ferry::new()?) } else { None };
         let bytes = words.saturating_mul(size_of::<AtomicU64>());
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice.
@@ -104,13 +132,21 @@ impl MappedWords {
         // A page that was taken away is read in again; not having to is only better.
         // SAFETY: the mapping exists.
         unsafe { libc::mlock(at, bytes) };
-        Ok(Self { base, words })
+        Ok(Self { base, words, ferry })
     }
 
     #[expect(unsafe_code, reason = "memory that is shared with other processes")]
     fn word(&self, index: usize) -> Option<&AtomicU64> {
         // SAFETY: within the mapping, aligned, and every access to it in any process is atomic.
         (index < self.words).then(|| unsafe { self.base.add(index).as_ref() })
+    }
+
+    /// As many words as there are from `index` on.
+    #[expect(unsafe_code, reason = "memory that is shared with other processes")]
+    fn rest(&self, index: usize) -> &[AtomicU64] {
+        let at = index.min(self.words);
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(at), self.words - at) }
     }
 }
 
@@ -141,6 +177,23 @@ impl SharedWords for MappedWords {
 
     fn add(&self, index: usize, value: u64) -> u64 {
         self.word(index).map_or(0, |word| word.fetch_add(value, Ordering::SeqCst))
+    }
+
+    fn try_store(&self, index: usize, values: &[u64]) -> bool {
+        if let Some(ferry) = &self.ferry {
+            let at = self.rest(index);
+            return ferry.put(at, values.get(..at.len()).unwrap_or(values));
+        }
+        (index..).zip(values).for_each(|(index, value)| self.store(index, *value));
+        true
+    }
+
+    fn try_add(&self, index: usize, value: i8) -> bool {
+        if let (Some(word), Some(_)) = (self.word(index), &self.ferry) {
+            return ferry::add(futex_half(word), value);
+        }
+        self.add(index, i64::from(value).cast_unsigned());
+        true
     }
 
     #[expect(unsafe_code, reason = "futexes have no safe interface")]
@@ -195,6 +248,28 @@ mod tests {
         assert!(!SystemClock.left(late).is_zero(), "woken, not timed out");
         one.wait(4, 0, Duration::from_secs(20)); // another value: at once
         one.wait(4, 1, Duration::from_millis(1)); // nobody wakes: until the time is over
+    }
+
+    /// S3. A page behind the end of the file is one that nobody can have: to store there kills.
+    #[test]
+    fn a_change_of_memory_that_cannot_be_had_is_given_up() {
+        const PAGE: usize = 512;
+        let file = tempfile::tempfile().unwrap();
+        let set_len = |pages: u64| rustix::fs::ftruncate(&file, pages * PAGE as u64 * 8).unwrap();
+        set_len(3);
+        let words = MappedWords::map(&file, 3 * PAGE, true).unwrap();
+        let other = MappedWords::map(&file, 3 * PAGE, false).unwrap();
+        assert!(words.try_store(PAGE - 1, &[1, 2]) && words.try_add(PAGE, 5));
+        assert!(words.try_add(PAGE - 1, -1) && words.try_add(PAGE, -1));
+        assert_eq!([PAGE - 1, PAGE].map(|at| other.load(at)), [0, 6]);
+        set_len(1);
+        assert!(!words.try_store(PAGE, &[3]) && !words.try_add(PAGE, 1));
+        assert!(!words.try_store(PAGE - 1, &[7, 8]), "over the border");
+        assert!(words.try_store(3, &[9, 10]) && words.try_add(3, 1), "what is there is there");
+        assert_eq!([3, 4].map(|at| other.load(at)), [10, 10]);
+        set_len(3);
+        assert!(words.try_store(3 * PAGE - 1, &[11, 12]), "the last one, and what is not stored");
+        assert_eq!(other.load(3 * PAGE - 1), 11);
     }
 
     #[test]

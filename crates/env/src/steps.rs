@@ -62,12 +62,16 @@ pub fn stage_synced(fs: &dyn Fs, path: &Path, bytes: &[u8], mode: u32) -> io::Re
     synced(fs, path, &*stage(fs, path, bytes, mode)?)
 }
 
-/// Creates the file that [`Fs::map_shared`] maps: zeros that have their blocks, and keep them.
-///
-/// A process that changes a word in memory cannot be told that there is no room for it: it is killed.
+/// Creates the file that [`Fs::map_shared`] maps: zeros that have their blocks, and keep them, so that
+/// changing a word in memory needs no room if that can be helped.
 pub fn stage_words(fs: &dyn Fs, path: &Path, words: usize, mode: u32) -> io::Result<()> {
     let zeros = vec![0; words.saturating_mul(8)];
     synced(fs, path, &*stage_as(fs, path, OpenWrite::CreateInPlace, &zeros, mode)?)
+}
+
+/// Creates a new empty file that is not to need room for bytes that are written over, not yet durable.
+pub fn stage_in_place(fs: &dyn Fs, path: &Path, mode: u32) -> io::Result<()> {
+    stage_as(fs, path, OpenWrite::CreateInPlace, &[], mode).map(|_| ())
 }
 
 fn synced(fs: &dyn Fs, path: &Path, file: &dyn WriteFile) -> io::Result<()> {
