@@ -70,7 +70,9 @@ impl JournalEngine {
         let line = json::object_line(&fields.into_iter().collect()).trim_end().to_owned();
         audit::append(&journal.world, &journal.layout, &Audit(line))?;
         // B2. The checkpoint that ends the epoch holds it.
-        journal.hints.set_issued(raised);
+        if !journal.hints.set_issued(raised) {
+            return Err(Failure::Untouched(journal.not_told("tell the highest fence in")));
+        }
         journal.close(&mut replica, Counts::All, &held).map_err(Failure::Untouched)?;
         let root = journal.layout.root();
         let fail =

@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ringfence_engine::{Failure, StorageError};
-use ringfence_env::{Deadline, RandomFile};
+use ringfence_env::Deadline;
 use ringfence_model::{Fence, FencingToken, Key, Space, Transition};
 
 use crate::audit;
@@ -35,7 +35,7 @@ use crate::hints::SYNC;
 use crate::journal::{Held, Journal, Which};
 use crate::recover::{Counts, into_storage};
 use crate::replica::{Replica, Tail};
-use crate::segment::{FIRST_FRAME, SegmentHeader, is_zero, write_full};
+use crate::segment::{FIRST_FRAME, SegmentHeader, write_full, write_part};
 
 /// Units that need no frame of their own share one until it has so many bytes.
 const SHARED_BYTES: usize = 256 * 1024;
@@ -154,7 +154,10 @@ impl Journal {
             Some(Transition::Grant(grant)) => {
                 let fence = batch.fence.max(batch.issued).max(grant.above.0).checked_add(1);
                 let fence = fence.ok_or_else(exhausted)?;
-                self.hints.set_issued(fence);
+                // J10.
+                if !self.hints.set_issued(fence) {
+                    return Err(Failure::Untouched(self.not_told("tell a fence in")));
+                }
                 batch.issued = fence;
                 let nonce = self.world.entropy.nonce().map_err(|source| {
                     Failure::Untouched(StorageError::new("draw", "a token", source))
@@ -231,11 +234,16 @@ impl Journal {
         let (from, until) = (replica.at.offset, batch.header.sequence);
         let frames = std::mem::take(&mut batch.bytes);
         // H4.
-        self.hints.forget_end();
-        let written = write_full(file, &frames, from);
-        if let Err(source) = written {
-            // The first byte was refused, and nothing was tried after it.
-            if is_refusal(&source) && Self::is_clear(replica, file).unwrap_or(false) {
+        if !self.hints.forget_end() {
+            return Err(Failure::Untouched(self.not_told("tell of a frame in")));
+        }
+        if let Err((done, source)) = write_part(file, &frames, from) {
+            // What was refused never comes to be, so this is no frame and will be none, as if its writer
+            // had died there. But padding is there already, and one of several may be whole.
+            let is_one = until == batch.before + 1;
+            let lacks = |rest: &[u8]| is_one && rest.iter().any(|byte| *byte != 0);
+            if is_refusal(&source) && (done == 0 || frames.get(done..).is_some_and(lacks)) {
+                let _ = write_full(file, &vec![0; done.min(SECTOR)], from);
                 return Err(Failure::Untouched(fail(source)));
             }
             // Whatever of it stands must not be taken for a frame, by the next one or after a power cut:
@@ -271,11 +279,6 @@ impl Journal {
         Ok(())
     }
 
-    /// Whether there is nothing at all where the next frame goes.
-    fn is_clear(replica: &Replica, file: &dyn RandomFile) -> io::Result<bool> {
-        is_zero(file, replica.at.offset, replica.segment_bytes())
-    }
-
     /// Goes on in the next segment, if it is ready. J3: only once this one is durable.
     fn rotate(&self, replica: &mut Replica, held: &Held<'_>) -> Result<Option<u64>, Failure> {
         let path = self.layout.segment(replica.slot);
@@ -301,7 +304,9 @@ impl Journal {
         if !self.hints.are_shared() {
             self.segments.renew(slot, &ready).map_err(fail)?;
         }
-        self.hints.forget_end();
+        if !self.hints.forget_end() {
+            return Err(Failure::Untouched(self.not_told("tell of a seal in")));
+        }
         write_full(file, &seal, replica.at.offset).map_err(fail)?;
         self.catch_up_for_writing(replica, held).map(Some).map_err(Failure::Untouched)
     }
@@ -325,7 +330,12 @@ impl Journal {
                             return Ok(issued);
                         }
                     }
-                    _ => self.close(replica, Counts::All, held)?,
+                    issued => {
+                        self.close(replica, Counts::All, held)?;
+                        if issued.is_none() && self.hints.issued().is_none() {
+                            return Err(self.not_told("tell the highest fence in"));
+                        }
+                    }
                 },
             }
         }

@@ -21,6 +21,10 @@ use crate::replica::{Place, Replica};
 const GATHER: std::ops::RangeInclusive<Duration> =
     Duration::from_micros(300)..=Duration::from_millis(5);
 
+/// So often it is tried to tell what is durable, with pauses between.
+const TELLS: u32 = 8;
+const TELL_PAUSE: Duration = Duration::from_millis(2);
+
 impl Journal {
     /// What is certainly durable.
     pub(crate) fn known_durable(&self, place: &Place) -> u64 {
@@ -69,8 +73,20 @@ impl Journal {
         let there = self.hints.appended(place.epoch, place.at.segment).unwrap_or(0);
         let there = there.max(place.at.sequence);
         self.hints.set_expected(there.saturating_sub(known));
-        self.hints.set_durable(place.epoch, place.at.sequence);
+        self.tell_durable(place)?;
         Ok(true)
+    }
+
+    /// H5. What was just synced is told, or not acknowledged. The room that a frame took for a moment is
+    /// given back about when it is on the medium.
+    fn tell_durable(&self, place: &Place) -> Result<(), StorageError> {
+        for _ in 0..TELLS {
+            if self.hints.set_durable(place.epoch, place.at.sequence) {
+                return Ok(());
+            }
+            self.world.clock.sleep(TELL_PAUSE);
+        }
+        Err(self.not_told("tell what is durable in"))
     }
 
     /// Returns once the frame is durable: by a sync of ours or of somebody else.

@@ -9,9 +9,15 @@
 //! H3. Whoever waits on a word waits for a bounded time: nobody may be left to wake him.
 //! H4. That nothing comes after a frame is told only once it is written, and taken back before the next one
 //!     is.
+//! H5. The disk may have no room for a page of these words ([`SharedWords::try_store`]). What only makes
+//!     others faster is given up then. Four things are not: a token is not issued whose fence cannot be
+//!     told, no frame is written whose end cannot be taken back, nothing is acknowledged of which it
+//!     cannot be told that it is durable (a later sync that fails would drop it), and that a sync has
+//!     failed is known to this process all the same.
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ringfence_env::{LocalWords, SharedWords, World};
@@ -20,6 +26,8 @@ use twox_hash::XxHash3_64;
 use crate::checkpoint::Head;
 use crate::codec::Out;
 use crate::layout::Layout;
+use crate::room::NoRoomForWords;
+use crate::sync::AtomicU64;
 
 /// Words in the file.
 pub const WORDS: usize = SEATS_AT + SEATS * SEAT;
@@ -60,6 +68,8 @@ const TICKET: usize = 72;
 
 /// The longest time between two looks of somebody who waits.
 const LONGEST_WAIT: Duration = Duration::from_millis(2);
+/// The same for somebody of whom nobody knows that he waits.
+const UNCOUNTED_WAIT: Duration = Duration::from_millis(100);
 
 /// A place in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,6 +97,10 @@ pub struct Hints {
     words: Box<dyn SharedWords>,
     identity: u64,
     shared: bool,
+    /// H5. The last frame that counts, of an epoch in which a sync of ours has failed that could not be
+    /// told; epoch 0 if there is none.
+    untold_epoch: AtomicU64,
+    untold_end: AtomicU64,
 }
 
 impl Hints {
@@ -110,16 +124,23 @@ impl Hints {
         if words.load(IDENTITY) != identity {
             // Two may do this at once: all that they write are zeros.
             // Places in the queue tell by their checksums that they are of another boot.
-            (1..SEATS_AT).for_each(|index| words.store(index, 0));
-            words.store(IDENTITY, identity);
+            let begun = words.try_store(1, &[0; SEATS_AT - 1]);
+            if !begun || !words.try_store(IDENTITY, &[identity]) {
+                return Err(no_room_for_words());
+            }
         }
-        Ok(Self { words, identity, shared: true })
+        Ok(Self::with(words, identity, true))
     }
 
     /// Words that nobody else sees.
     pub fn private(world: &World, table: u64) -> Self {
         let words = Box::new(LocalWords::new(WORDS, Arc::clone(&world.clock)));
-        Self { words, identity: table, shared: false }
+        Self::with(words, table, false)
+    }
+
+    fn with(words: Box<dyn SharedWords>, identity: u64, shared: bool) -> Self {
+        let (untold_epoch, untold_end) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { words, identity, shared, untold_epoch, untold_end }
     }
 
     /// Whether other processes tell something here.
@@ -138,9 +159,11 @@ impl Hints {
         self.number(DURABLE, epoch)
     }
 
-    /// Tells what is durable.
-    pub fn set_durable(&self, epoch: u64, sequence: u64) {
-        self.set_number(DURABLE, epoch, sequence);
+    /// Tells what is durable. H5. Where it cannot be told a later failure would drop what comes after the
+    /// last number that was.
+    #[must_use = "nothing may be acknowledged that was not told"]
+    pub fn set_durable(&self, epoch: u64, sequence: u64) -> bool {
+        self.set_number(DURABLE, epoch, sequence)
     }
 
     /// The last sequence number that was appended whole in `epoch`, if that was in `segment`.
@@ -150,7 +173,7 @@ impl Hints {
 
     /// Tells what was appended.
     pub fn set_appended(&self, epoch: u64, segment: u64, sequence: u64) {
-        self.set_number(APPENDED, within(epoch, segment), sequence);
+        let _: bool = self.set_number(APPENDED, within(epoch, segment), sequence);
     }
 
     /// Whether nothing comes after this frame of `segment`, as far as the processes of this boot know.
@@ -163,13 +186,15 @@ impl Hints {
 
     /// Tells that nothing comes after this frame. The append lock is held.
     pub fn set_end(&self, epoch: u64, segment: u64, sequence: u64) {
-        self.set_number(END, within(epoch, segment), sequence);
+        let _: bool = self.set_number(END, within(epoch, segment), sequence);
     }
 
-    /// Takes that back: whoever wants to know reads the segment. The append lock is held.
-    pub fn forget_end(&self) {
-        self.words.store(END + 1, 0);
-        self.words.store(END, 0);
+    /// Takes that back: whoever wants to know reads the segment. The append lock is held. H5. Where it
+    /// cannot be taken back no frame may be written.
+    #[must_use = "no frame may be written if it is not taken back"]
+    pub fn forget_end(&self) -> bool {
+        let is_gone = self.words.load(END) == 0 && self.words.load(END + 1) == 0;
+        is_gone || self.words.try_store(END, &[0, 0])
     }
 
     fn number(&self, index: usize, epoch: u64) -> Option<u64> {
@@ -184,9 +209,15 @@ impl Hints {
         None
     }
 
-    fn set_number(&self, index: usize, epoch: u64, number: u64) {
-        self.words.store(index, number);
-        self.words.store(index + 1, self.check(index, epoch, number));
+    fn set_number(&self, index: usize, epoch: u64, number: u64) -> bool {
+        self.words.try_store(index, &[number, self.check(index, epoch, number)])
+    }
+
+    /// Stores what makes nothing but speed.
+    fn set(&self, index: usize, value: u64) {
+        if self.words.load(index) != value {
+            let _: bool = self.words.try_store(index, &[value]);
+        }
     }
 
     fn check(&self, index: usize, epoch: u64, number: u64) -> u64 {
@@ -201,7 +232,7 @@ impl Hints {
 
     /// Tells that it is.
     pub fn set_named(&self, head: &Head) {
-        self.set_number(NAMED, head.epoch, name(head));
+        let _: bool = self.set_number(NAMED, head.epoch, name(head));
     }
 
     /// The highest fence that any process of this boot has put into a token, whether or not the frame
@@ -210,19 +241,27 @@ impl Hints {
         self.number(ISSUED, 0)
     }
 
-    /// Tells it, before the frame is written.
-    pub fn set_issued(&self, fence: u64) {
-        self.set_number(ISSUED, 0, fence);
+    /// Tells it, before the frame is written. H5. Where it cannot be told no token may have it.
+    #[must_use = "no token may have a fence that was not told"]
+    pub fn set_issued(&self, fence: u64) -> bool {
+        self.set_number(ISSUED, 0, fence)
     }
 
     /// The last frame of `epoch` that counts, if a sync of it has failed.
     pub fn failed(&self, epoch: u64) -> Option<u64> {
-        self.number(FAILED, epoch)
+        self.number(FAILED, epoch).or_else(|| {
+            let ours = epoch != 0 && self.untold_epoch.load(Ordering::SeqCst) == epoch;
+            ours.then(|| self.untold_end.load(Ordering::SeqCst))
+        })
     }
 
-    /// Tells that a sync has failed: also where the segment itself cannot be marked.
+    /// Tells that a sync has failed: also where the segment itself cannot be marked. H5. Where it cannot
+    /// be told this process knows: the system tells each other one by its own next sync.
     pub fn set_failed(&self, epoch: u64, durable: u64) {
-        self.set_number(FAILED, epoch, durable);
+        if !self.set_number(FAILED, epoch, durable) {
+            self.untold_end.store(durable, Ordering::SeqCst);
+            self.untold_epoch.store(epoch, Ordering::SeqCst);
+        }
     }
 
     /// Whether the segment of this number was made ready, durably, in this boot.
@@ -231,8 +270,9 @@ impl Hints {
     }
 
     /// Tells that it was.
-    pub fn set_ready(&self, segment: u64) {
-        self.set_number(READY, 0, segment);
+    #[must_use = "nobody goes on in a segment of which it was not told"]
+    pub fn set_ready(&self, segment: u64) -> bool {
+        self.set_number(READY, 0, segment)
     }
 
     /// How many frames are likely to come at one time: those that the last sync covered, and those that
@@ -243,7 +283,7 @@ impl Hints {
 
     /// Tells it.
     pub fn set_expected(&self, frames: u64) {
-        self.words.store(EXPECTED, frames);
+        self.set(EXPECTED, frames);
     }
 
     /// How long a sync takes, on an average that forgets.
@@ -258,12 +298,12 @@ impl Hints {
             0 => took,
             mean => mean - mean / 8 + took / 8,
         };
-        self.words.store(SYNC_TIME, mean);
+        self.set(SYNC_TIME, mean);
     }
 
     /// Asks to be told by [`GATHERED`] once the frame `sequence` is there; 0 takes it back.
     pub fn set_wanted(&self, sequence: u64) {
-        self.words.store(WANTED, sequence);
+        self.set(WANTED, sequence);
     }
 
     /// Tells whoever asked for a frame up to `sequence`.
@@ -274,9 +314,10 @@ impl Hints {
         }
     }
 
-    /// The next number in the queue. The append lock is held.
-    pub(crate) fn next_ticket(&self) -> u64 {
-        self.words.add(TICKET, 1).wrapping_add(1)
+    /// The next number in the queue, if it can be given out. The append lock is held.
+    pub(crate) fn next_ticket(&self) -> Option<u64> {
+        let ticket = self.words.load(TICKET).wrapping_add(1);
+        self.words.try_store(TICKET, &[ticket]).then_some(ticket)
     }
 
     /// How many places there are.
@@ -298,30 +339,30 @@ impl Hints {
         (word(1) == self.check_seat(&seat)).then_some(seat)
     }
 
-    /// Takes a place that is free. The append lock is held.
-    pub(crate) fn set_seat(&self, at: usize, seat: &Seat) {
+    /// Takes a place that is free, unless there is no memory for it. The append lock is held.
+    #[must_use = "the place may not be taken"]
+    pub(crate) fn set_seat(&self, at: usize, seat: &Seat) -> bool {
         let first = SEATS_AT + at * SEAT;
-        self.words.store(first, 0);
-        let life = seat.life.iter().copied();
-        let rest = [seat.stamp, seat.keys.len() as u64].into_iter().chain(life);
-        let rest = rest.chain(seat.keys.iter().copied());
-        for (index, value) in (2..).zip(rest) {
-            self.words.store(first + index, value);
-        }
-        self.words.store(first + 1, self.check_seat(seat));
-        self.words.store(first, seat.ticket);
+        let mut rest = vec![self.check_seat(seat), seat.stamp, seat.keys.len() as u64];
+        rest.extend_from_slice(&seat.life);
+        rest.extend_from_slice(&seat.keys);
+        // Nobody sees it before all of it is there.
+        self.words.try_store(first, &[0])
+            && self.words.try_store(first + 1, &rest)
+            && self.words.try_store(first, &[seat.ticket])
     }
 
     /// Says that somebody still looks at his place.
     pub(crate) fn set_stamp(&self, at: usize, now: u64) {
-        self.words.store(SEATS_AT + at * SEAT + 2, now);
+        self.set(SEATS_AT + at * SEAT + 2, now);
     }
 
     /// Gives a place up, if it is still this one.
     pub(crate) fn clear_seat(&self, at: usize, seat: &Seat) {
         let first = SEATS_AT + at * SEAT;
         if self.words.load(first) == seat.ticket {
-            self.words.store(first, 0);
+            // Otherwise it ends with its life (Q2).
+            self.set(first, 0);
         }
     }
 
@@ -345,18 +386,28 @@ impl Hints {
 
     /// Blocks until the word is no longer as seen, as long as asked for.
     pub fn wait_long(&self, word: usize, seen: u64, patience: Duration) {
-        self.words.add(word + 1, 1);
+        // Whoever is not counted is woken by luck.
+        let counted = self.words.try_add(word + 1, 1);
+        let patience = if counted { patience } else { patience.min(UNCOUNTED_WAIT) };
         self.words.wait(word, seen, patience);
-        self.words.add(word + 1, u64::MAX);
+        if counted {
+            // One that is counted for ever costs a call each time.
+            let _: bool = self.words.try_add(word + 1, -1);
+        }
     }
 
     /// Tells waiters of a word to look again: one of them, or all.
     pub fn tell(&self, word: usize, all: bool) {
-        self.words.add(word, 1);
-        if self.words.load(word + 1) != 0 {
+        let told = self.words.try_add(word, 1);
+        if !told || self.words.load(word + 1) != 0 {
             self.words.wake(word, if all { i32::MAX.unsigned_abs() } else { 1 });
         }
     }
+}
+
+/// There is no room on the disk for a page that is to be changed in memory.
+pub(crate) fn no_room_for_words() -> io::Error {
+    io::Error::new(io::ErrorKind::StorageFull, NoRoomForWords)
 }
 
 /// Rises with every checkpoint of an epoch: the first one is closed, and the one that reopens the

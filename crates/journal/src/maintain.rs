@@ -78,7 +78,7 @@ impl Journal {
             self.put_in_force_again().map_err(Failure::Untouched)?;
             let number = head.base.segment + 1;
             self.prepare(1 - slot, number).map_err(fail)?;
-            self.hints.set_ready(number);
+            self.tell_ready(number)?;
         } else if self.hints.are_shared() && !self.hints.is_ready(head.base.segment + 1) {
             drop(held);
             return self.make_ready_again(head.base.segment + 1, deadline);
@@ -112,9 +112,14 @@ impl Journal {
         if self.segments.header(slot).map_err(fail)?.is_some_and(|header| header.segment == number)
         {
             self.prepare(slot, number).map_err(fail)?;
-            self.hints.set_ready(number);
+            self.tell_ready(number)?;
         }
         Ok(())
+    }
+
+    fn tell_ready(&self, number: u64) -> Result<(), Failure> {
+        let told = self.hints.set_ready(number);
+        told.then_some(()).ok_or_else(|| Failure::Untouched(self.not_told("tell of a segment in")))
     }
 
     /// S6. Makes a file ready to be the segment `number`, as large as what the table holds asks for. The

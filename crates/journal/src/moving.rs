@@ -110,7 +110,9 @@ impl Still<'_> {
         let mut header = [0; SECTOR];
         read_full(file, &mut header, 0).map_err(fail)?;
         // X2. From here on everybody reads headers before he decides.
-        journal.hints.forget_end();
+        if !journal.hints.forget_end() {
+            return Err(journal.not_told("tell of the close in"));
+        }
         write_full(file, &sector(line.as_bytes()), 0).map_err(|error| {
             // Half of it would be neither a header nor a close.
             let _ = write_full(file, &header, 0);

@@ -258,7 +258,8 @@ fn make(world: &World, layout: &Layout, options: &InitOptions) -> Result<(), Ini
     let table = XxHash3_64::oneshot(meta.table.as_bytes());
     for path in (0..SLOTS).map(|slot| layout.segment(slot)) {
         remove(world, &path).map_err(fail)?;
-        steps::stage(&*world.fs, &path, &[], FILE_MODE).map_err(fail)?;
+        // Taking back what was half written needs no room then, if that can be helped.
+        steps::stage_in_place(&*world.fs, &path, FILE_MODE).map_err(fail)?;
     }
     remove(world, &layout.hints()).map_err(fail)?;
     steps::stage_words(&*world.fs, &layout.hints(), WORDS, FILE_MODE).map_err(fail)?;
@@ -287,8 +288,8 @@ fn make(world: &World, layout: &Layout, options: &InitOptions) -> Result<(), Ini
         .map_err(|error| fail(io::Error::other(error.to_string())))?;
     // Nothing was issued yet.
     let hints = Hints::open(world, layout, table).map_err(fail)?;
-    hints.set_issued(0);
-    hints.set_ready(SLOTS as u64);
+    // Where it cannot be told the first change ends the epoch.
+    let _: bool = hints.set_issued(0) && hints.set_ready(SLOTS as u64);
     let done = binding::describe(world, layout, &meta);
     if done.is_err() {
         // A name whose sync failed may be gone after a power cut: it must not be taken for a table.

@@ -58,15 +58,18 @@ impl Journal {
                 self.hints.clear_seat(at, &gone);
             }
         }
+        // Where there is no memory for a place, as where none is free.
+        let Some(ticket) = self.hints.next_ticket() else { return Ok(waiting) };
         let seat = Seat {
-            ticket: self.hints.next_ticket(),
+            ticket,
             stamp: self.milliseconds(),
             life: life.as_deref().and_then(lives::numbers).unwrap_or_default(),
             keys: keys.iter().map(word).collect(),
         };
         let free = (0..self.hints.seats()).find(|&at| self.hints.seat(at).is_none());
-        if let Some(at) = free.filter(|_| seat.fits()) {
-            self.hints.set_seat(at, &seat);
+        if let Some(at) = free.filter(|_| seat.fits())
+            && self.hints.set_seat(at, &seat)
+        {
             waiting.seat = Some((at, seat));
         }
         drop(held);

@@ -90,7 +90,8 @@ impl Journal {
         let segment = self.newest_segment().map_err(fail)?.max(state.at.segment);
         head.base = Position { segment, offset: 0, sequence: last, chain: 0 };
         self.write_checkpoint(&head, state.records())?;
-        self.hints.set_issued(fence);
+        // The checkpoint holds it too.
+        let _: bool = self.hints.set_issued(fence);
         // A grant may have been dropped.
         self.hints.tell(FREED, true);
         replica.replace(self.load(u64::MAX).map_err(read)?);
@@ -120,7 +121,8 @@ impl Journal {
             let chain = u64::try_from(chain & u128::from(u64::MAX)).unwrap_or(0);
             head.base = Position { segment: number, offset: FIRST_FRAME, chain, ..head.base };
             self.write_checkpoint(&head, state.records())?;
-            self.hints.set_durable(head.epoch, head.base.sequence);
+            // The checkpoint says so too.
+            let _: bool = self.hints.set_durable(head.epoch, head.base.sequence);
         }
         replica.replace(self.load(u64::MAX).map_err(read)?);
         replica.suspect = 0;

@@ -6,6 +6,7 @@ use ringfence_engine::StorageError;
 
 use crate::checkpoint::CheckpointError;
 use crate::frame::SECTOR;
+use crate::hints::no_room_for_words;
 use crate::journal::Journal;
 
 /// A disk or quota is full, and what would help; the source of the error that is told.
@@ -23,7 +24,22 @@ pub struct NoRoom {
     pub source: io::Error,
 }
 
+/// A disk or quota is full, and a page of the memory that processes share cannot be changed for it; the
+/// source of the error that is told.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "no room is left on the disk, or in its quota, for a page of the memory that processes share: make \
+     room for a megabyte there, or raise the quota, and try again"
+)]
+#[non_exhaustive]
+pub struct NoRoomForWords;
+
 impl Journal {
+    /// Why something could not be told to others, who must know it.
+    pub(crate) fn not_told(&self, operation: &'static str) -> StorageError {
+        StorageError::new(operation, self.layout.hints().display(), no_room_for_words())
+    }
+
     /// Why a checkpoint was not written.
     pub(crate) fn not_written(&self, error: CheckpointError) -> StorageError {
         let source = match error {

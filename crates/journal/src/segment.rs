@@ -228,60 +228,26 @@ pub fn read_full(file: &dyn RandomFile, into: &mut [u8], offset: u64) -> io::Res
     Ok(done)
 }
 
-/// Whether there are only zeros from one place to another; `false` if the file ends before. Reads piece
-/// by piece: a segment may be large.
-pub fn is_zero(file: &dyn RandomFile, from: u64, until: u64) -> io::Result<bool> {
-    let mut piece = vec![0; PIECE];
-    let mut at = from;
-    while at < until {
-        let left = usize::try_from(until - at).unwrap_or(PIECE).min(PIECE);
-        let part = piece.get_mut(..left).unwrap_or_default();
-        if read_full(file, part, at)? < left || part.iter().any(|byte| *byte != 0) {
-            return Ok(false);
-        }
-        at += left as u64;
-    }
-    Ok(true)
+/// Writes everything, however short the single writes are.
+pub fn write_full(file: &dyn RandomFile, bytes: &[u8], offset: u64) -> io::Result<()> {
+    write_part(file, bytes, offset).map_err(|(_, error)| error)
 }
 
-/// Writes everything, however short the single writes are.
-pub fn write_full(file: &dyn RandomFile, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
-    while !bytes.is_empty() {
-        let written = file.write_at(bytes, offset)?;
-        if written == 0 {
-            return Err(io::ErrorKind::WriteZero.into());
+/// The same; of what failed it says how many bytes were written before.
+pub fn write_part(
+    file: &dyn RandomFile,
+    bytes: &[u8],
+    offset: u64,
+) -> Result<(), (usize, io::Error)> {
+    let mut done = 0;
+    while let Some(rest) = bytes.get(done..)
+        && !rest.is_empty()
+    {
+        match file.write_at(rest, offset + done as u64) {
+            Ok(0) => return Err((done, io::ErrorKind::WriteZero.into())),
+            Ok(written) => done += written,
+            Err(error) => return Err((done, error)),
         }
-        bytes = bytes.get(written..).unwrap_or_default();
-        offset += written as u64;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use ringfence_env::{Fs as _, RealFs, steps};
-
-    use super::*;
-
-    #[test]
-    fn one_byte_is_found_in_any_piece_and_a_file_that_is_too_short_is_not_zero() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("segment");
-        let (from, until) = (1_536, 3 * PIECE as u64 + 1_000);
-        steps::stage_synced(&RealFs, &path, &vec![0; 3 * PIECE + 2_000], 0o600).unwrap();
-        let file = RealFs.open_random(&path, true).unwrap();
-        let looks = |from, until| is_zero(&*file, from, until).unwrap();
-        assert!(looks(from, until) && looks(from, from));
-        let piece = PIECE as u64;
-        for at in [from, from + piece - 1, from + piece, from + 2 * piece, until - 1] {
-            write_full(&*file, &[1], at).unwrap();
-            assert!(!looks(from, until), "at {at}");
-            write_full(&*file, &[0], at).unwrap();
-        }
-        for at in [from - 1, until] {
-            write_full(&*file, &[1], at).unwrap();
-            assert!(looks(from, until), "at {at}");
-        }
-        assert!(!looks(until + 1, 4 * piece), "it ends before");
-    }
 }

@@ -198,6 +198,33 @@ fn a_call_that_fails_anywhere_is_honest_and_the_next_one_works() {
     }
 }
 
+/// What was written of a frame before the disk was full cannot be taken back, and no epoch be ended.
+#[test]
+fn a_frame_that_was_cut_short_on_a_full_disk_is_no_change_unless_only_padding_is_missing() {
+    let (mut untouched, mut rest) = (0, 0);
+    for cut in (1..2_100).step_by(19) {
+        let bed = Bed::new();
+        claim(&bed.engine, &group(900..903)).unwrap().unwrap();
+        let before = truth(&bed.root());
+        bed.faults.arm(When::NthOf(Call::Write, 1), Effect::ShortWrite(cut));
+        bed.faults.arm(When::FromOf(Call::Write, 2), Effect::Errno(libc::ENOSPC));
+        let answer = claim(&bed.engine, &group(1..9));
+        bed.faults.disarm();
+        let after = truth(&bed.root());
+        let what = format!("{cut} bytes");
+        judge(&answer, &before, &after, |now| now.len() == before.len() + 8, &what);
+        match answer {
+            Err(Failure::Untouched(_)) => untouched += 1,
+            _ => rest += 1,
+        }
+        // Its rest is in the way of nobody.
+        let other = JournalEngine::open(&World::system(), &bed.root()).unwrap();
+        claim(&other, &group(20..21)).unwrap().unwrap();
+        claim(&bed.engine, &group(30..60)).unwrap().unwrap();
+    }
+    assert!(untouched > 20 && rest > 2, "{untouched}, {rest}");
+}
+
 #[test]
 fn b43_a_failed_sync_is_told_to_everybody_it_should_have_covered_and_dropped_for_all() {
     let bed = Bed::new();
