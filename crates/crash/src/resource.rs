@@ -39,9 +39,6 @@ pub(crate) fn run(context: &Context) -> Result<Vec<Row>, Trouble> {
     let seconds = context.args.seconds.unwrap_or(if context.args.ci { 42 } else { 630 });
     let share = Duration::from_secs(seconds) / u32::try_from(kinds.len() + 1).unwrap_or(1);
     for kind in kinds {
-        if modes(context, kind.scarce == Scarce::Quota).is_empty() {
-            continue;
-        }
         let context = Context { deadline: Instant::now() + share, ..context.clone() };
         rows.push(on(&context, kind)?);
     }
@@ -49,14 +46,15 @@ pub(crate) fn run(context: &Context) -> Result<Vec<Row>, Trouble> {
         for fs in systems.iter().filter(|fs| **fs != "tmpfs") {
             rows.push(words::run(context, fs)?);
         }
+        if systems.contains(&"btrfs") {
+            rows.push(words::run_quota(context)?);
+        }
     }
-    if systems.contains(&"tmpfs") && !modes(context, true).is_empty() {
+    if systems.contains(&"tmpfs") {
         rows.push(limits::run(&Context { deadline: Instant::now() + share, ..context.clone() })?);
     }
     Ok(rows)
 }
-
-const NOT_TRIED: &str = "no journal in the short form: a defect is open, see the track record";
 
 /// Levels of what is left that are tried: every one of the last, where that does not take minutes.
 fn levels(ci: bool, fs: &str) -> Vec<usize> {
@@ -65,16 +63,6 @@ fn levels(ci: bool, fs: &str) -> Vec<usize> {
         (false, "tmpfs") => (0..48).chain((48..UNITS).step_by(7)).collect(),
         (false, _) => (0..8).chain([10, 14, 20, 28, 40, 56, 80, 112, 150]).collect(),
     }
-}
-
-/// The kinds of tables that are tried. The short form leaves a journal out where a defect is open, as
-/// the track record tells; the long form tries it, and fails.
-fn modes(context: &Context, is_open: bool) -> Vec<Mode> {
-    let mut modes = context.modes(&Mode::ALL);
-    if is_open && context.args.ci {
-        modes.retain(|mode| *mode != Mode::Journal);
-    }
-    modes
 }
 
 fn on(context: &Context, kind: Kind) -> Result<Row, Trouble> {
@@ -86,7 +74,7 @@ fn on(context: &Context, kind: Kind) -> Result<Row, Trouble> {
     };
     let mut tally = Tally::default();
     let mut late = 0;
-    let modes = modes(context, kind.scarce == Scarce::Quota);
+    let modes = context.modes(&Mode::ALL);
     for (number, mode) in modes.iter().enumerate() {
         let volume = Volume::new(context, kind)?;
         let judged = Mutex::new(HashSet::new());
@@ -102,9 +90,6 @@ fn on(context: &Context, kind: Kind) -> Result<Row, Trouble> {
         desk.read_only(&volume, &mut tally)?;
     }
     let mut row = tally.row(kind.fs, scarce, began);
-    if modes.len() < context.modes(&Mode::ALL).len() {
-        row.notes.push(NOT_TRIED.to_owned());
-    }
     if late > 0 {
         row.notes.push(format!("the time ran out before {late} of the levels"));
     }
