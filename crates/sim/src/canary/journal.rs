@@ -75,6 +75,7 @@ pub(super) const CANARIES: &[Canary] = &[
         S::BorderSync,
         Crash(Act::Rotate, 2, 1),
     ),
+    below("the end is not taken back", Journal, S::EndKept, Storm),
     below("the lock of those who append excludes nobody", Journal, S::AppendLock, Calm),
     above("what was decided is stored whatever has changed", Journal, WrongRule::DecidesOnce, Calm),
     above("a completed job keeps its group", Journal, WrongRule::HalfAJob, Storm),

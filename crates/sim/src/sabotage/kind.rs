@@ -110,6 +110,8 @@ pub enum Sabotage {
     DeadWriterBelieved,
     /// The journal goes on in the next segment before the last one is durable.
     BorderSync,
+    /// That a segment ends is not taken back before a frame is written behind its end.
+    EndKept,
     /// The lock of those who append excludes nobody.
     AppendLock,
 }
