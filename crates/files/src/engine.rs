@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ringfence_engine::{
     Decide, DecideEach, Done, EachReport, Engine, EngineInfo, Failure, Outcome, Request, Scan,
@@ -65,7 +66,7 @@ impl Engine for FilesEngine {
         let deadline = self.world.clock.deadline(request.patience);
         let (_locks, members, view) = self.enter(request, deadline)?;
         let Some(transition) = decide(&view) else { return Ok(Outcome::Refused) };
-        let prepared = self.prepare(&members, transition, deadline)?;
+        let prepared = self.prepare(&members, transition.spelled_out(&view), deadline)?;
         let steps = self.steps(&members, prepared.changes).map_err(Failure::Untouched)?;
         let mark = match &prepared.audit {
             None => None,
@@ -239,6 +240,7 @@ impl FilesEngine {
                 let token = FencingToken::new(fence, nonce);
                 (grant.under(token), None, Some(token))
             }
+            Transition::Renewal { .. } => unreachable!("a renewal is spelled out first"),
         };
         let line = |Edit { key, to }: Edit| {
             let Ok(index) = members.binary_search_by_key(&key, |member| member.key) else {
@@ -386,7 +388,7 @@ impl FilesEngine {
         let mut run = || {
             let (_locks, members, view) = self.enter(unit, deadline)?;
             let Some(transition) = decide(&view) else { return Ok(UnitOutcome::Refused) };
-            let prepared = self.prepare(&members, transition, deadline)?;
+            let prepared = self.prepare(&members, transition.spelled_out(&view), deadline)?;
             assert!(prepared.audit.is_none(), "a batch leaves no audit line");
             let steps = self.steps(&members, prepared.changes).map_err(Failure::Untouched)?;
             // Durable at the end of the batch. The locks may go before that, because nothing is
@@ -437,9 +439,9 @@ impl FilesEngine {
         Moment { wall: Timestamp::from_unix(clock.wall()), boot, store: None }
     }
 
-    fn writer(&self, now: Option<Timestamp>, moment: &Moment) -> Writer {
+    fn writer(&self, now: Option<Timestamp>, moment: &Moment) -> Arc<Writer> {
         let boot = moment.boot.as_ref().filter(|_| now.is_none());
-        Writer {
+        Arc::new(Writer {
             host: self.world.host.name.clone(),
             pid: std::process::id(),
             boot: boot.map(|boot| WriterBoot {
@@ -447,7 +449,7 @@ impl FilesEngine {
                 seconds: boot.seconds,
                 life: None,
             }),
-        }
+        })
     }
 
     /// Asks the store's own clock, by the time stamp of a new file, when nothing else could tell

@@ -203,7 +203,7 @@ fn seen(view: &View, life: Option<&str>, later: f64) -> View {
         seconds: boot.seconds + later,
         ..boot.clone()
     });
-    let writer = Writer { pid: 4242, boot, ..view.writer.clone() };
+    let writer = Arc::new(Writer { pid: 4242, boot, ..(*view.writer).clone() });
     View { writer, moment, ..view.clone() }
 }
 

@@ -143,6 +143,12 @@ impl<'a> In<'a> {
         self.array()
     }
 
+    /// A byte, a record's id, and a byte.
+    pub fn member(&mut self) -> Result<(u8, [u8; 32], u8), Malformed> {
+        let [first, id @ .., last] = self.array::<34>()?;
+        Ok((first, id, last))
+    }
+
     /// A count of parts that take at least `each` bytes.
     pub fn count(&mut self, each: usize) -> Result<usize, Malformed> {
         let count = usize::try_from(self.u32()?).map_err(|_| Malformed("a count"))?;

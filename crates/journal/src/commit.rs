@@ -18,13 +18,14 @@
 //!    \ Stale: decide again  \ Full: maintain       \ Failed -[recover]-> Restored | Unknown
 //! ```
 
+use std::borrow::Cow;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ringfence_engine::{Failure, StorageError};
 use ringfence_env::Deadline;
-use ringfence_model::{Fence, FencingToken, Key, Space, Transition};
+use ringfence_model::{Audit, Edit, Fence, FencingToken, Grant, Key, Space};
 
 use crate::audit;
 use crate::codec::page::PageWriter;
@@ -49,10 +50,19 @@ pub(crate) struct Planned<'a> {
     pub(crate) keys: &'a [Key],
     /// The epoch and the frame that it was decided after.
     pub(crate) seen: (u64, u64),
-    pub(crate) transition: Option<Transition>,
-    /// Whether it renews what is there and does nothing else.
-    pub(crate) renews: bool,
+    /// Taken once it is on its way.
+    pub(crate) change: Option<Change<'a>>,
     pub(crate) end: Ended,
+}
+
+/// What a decision stores.
+pub(crate) enum Change<'a> {
+    /// Known already; with what goes into the audit log.
+    Edits(Vec<Edit>, Option<Audit>),
+    /// Known once there is a token.
+    Grant(Grant),
+    /// These are renewed, and nothing else of them changes.
+    Renewal(Renewal, Cow<'a, [Key]>),
 }
 
 /// How far it has come.
@@ -102,8 +112,11 @@ impl Journal {
             else {
                 continue;
             };
-            let stale = unit.seen.0 != replica.epoch()
-                || unit.keys.iter().any(|&key| replica.changed_since(key, unit.seen.1));
+            let (epoch, at) = unit.seen;
+            // Where nothing came after, nothing has changed.
+            let stale = epoch != replica.epoch()
+                || (at != replica.at.sequence
+                    && unit.keys.iter().any(|&key| replica.changed_since(key, at)));
             if stale {
                 unit.end = Ended::Stale;
                 continue;
@@ -148,10 +161,12 @@ impl Journal {
         replica: &Replica,
         unit: &mut Planned<'_>,
     ) -> Result<bool, Failure> {
-        let (edits, audit, token) = match unit.transition.take() {
+        let change = match unit.change.take() {
             None => return Ok(true),
-            Some(Transition::Edits { edits, audit }) => (edits, audit, None),
-            Some(Transition::Grant(grant)) => {
+            Some(change) => change,
+        };
+        let (change, token) = match change {
+            Change::Grant(grant) => {
                 let fence = batch.fence.max(batch.issued).max(grant.above.0).checked_add(1);
                 let fence = fence.ok_or_else(exhausted)?;
                 // J10.
@@ -163,8 +178,13 @@ impl Journal {
                     Failure::Untouched(StorageError::new("draw", "a token", source))
                 })?;
                 let token = FencingToken::new(Fence(fence), nonce);
-                (grant.under(token), None, Some(token))
+                (Change::Edits(grant.under(token), None), Some(token))
             }
+            known => (known, None),
+        };
+        let audit = match &change {
+            Change::Edits(_, audit) => audit.as_ref(),
+            _ => None,
         };
         // A token is of one frame, and so is a line of the audit log.
         let alone = token.is_some() || audit.is_some();
@@ -172,18 +192,9 @@ impl Journal {
             batch.finish(None);
         }
         let mark = batch.page.as_ref().map(PageWriter::mark);
-        let page = batch.page.get_or_insert_with(|| PageWriter::with_members(edits.len()));
-        for edit in &edits {
-            let is_asked_for = unit.keys.binary_search(&edit.key).is_ok();
-            assert!(is_asked_for, "an edit of a key that was not asked for");
-            match &edit.to {
-                Some(record) if unit.renews => {
-                    page.push_renewal(edit.key, &Renewal::of(record.holder()));
-                }
-                to => page.push(edit.key, to.as_ref()),
-            }
-        }
-        let line = audit.as_ref().map(|line| line.0.as_str());
+        let page = batch.page.get_or_insert_with(|| PageWriter::with_members(unit.keys.len()));
+        change.write(unit.keys, page);
+        let line = audit.map(|line| line.0.as_str());
         // There is always room for a seal.
         let len = (frame::length_of(page, line) + SECTOR) as u64;
         let end = batch.offset + batch.bytes.len() as u64 + len;
@@ -196,7 +207,7 @@ impl Journal {
             }
             return if fits_nowhere { Err(too_large(self.meta.segment_bytes)) } else { Ok(false) };
         }
-        if let Some(line) = &audit
+        if let Some(line) = audit
             && let Err(failure) = audit::append(&self.world, &self.layout, line)
         {
             batch.page = None;
@@ -205,9 +216,7 @@ impl Journal {
         if mark.is_none() {
             batch.begin(token, self.known_durable(&replica.place()));
         }
-        // What was removed, and items that are done or given up.
-        let frees = token.is_none()
-            && edits.iter().any(|edit| edit.to.is_none() || edit.key.space == Space::Work);
+        let frees = token.is_none() && change.frees();
         let (epoch, sequence) = (replica.epoch(), batch.header.sequence);
         unit.end = Ended::Appended(Ticket { epoch, sequence, token, stored: true, frees });
         if alone {
@@ -382,6 +391,48 @@ impl Journal {
     }
 }
 
+impl Change<'_> {
+    /// Adds it to a page; only `keys`, which are sorted, may be changed.
+    fn write(&self, keys: &[Key], page: &mut PageWriter) {
+        match self {
+            Self::Edits(edits, _) => {
+                let mut next = 0;
+                for edit in edits {
+                    let is_asked_for = find_from(keys, |key| *key, edit.key, &mut next).is_some();
+                    assert!(is_asked_for, "an edit of a key that was not asked for");
+                    page.push(edit.key, edit.to.as_ref());
+                }
+            }
+            Self::Renewal(renewal, keys) => {
+                keys.iter().for_each(|&key| page.push_renewal(key, renewal));
+            }
+            Self::Grant(_) => unreachable!("it has no token yet"),
+        }
+    }
+
+    /// Whether somebody may get what he waits for: by what is removed, and by items that are done or given
+    /// up.
+    fn frees(&self) -> bool {
+        let Self::Edits(edits, _) = self else { return false };
+        edits.iter().any(|edit| edit.to.is_none() || edit.key.space == Space::Work)
+    }
+}
+
+/// Finds a key in a sorted list, at once if keys are asked for in its order: `next` is where to look first.
+pub(crate) fn find_from<'l, T>(
+    list: &'l [T],
+    key_of: impl Fn(&T) -> Key,
+    key: Key,
+    next: &mut usize,
+) -> Option<&'l T> {
+    let at = match list.get(*next) {
+        Some(item) if key_of(item) == key => *next,
+        _ => list.binary_search_by_key(&key, key_of).ok()?,
+    };
+    *next = at + 1;
+    list.get(at)
+}
+
 /// Frames that are being put together, as if they were appended already.
 struct Batch {
     table: u64,
@@ -479,7 +530,11 @@ fn is_refusal(error: &io::Error) -> bool {
 }
 
 fn changes_nothing(unit: &Planned<'_>) -> bool {
-    matches!(&unit.transition, Some(Transition::Edits { edits, audit: None }) if edits.is_empty())
+    match &unit.change {
+        Some(Change::Edits(edits, None)) => edits.is_empty(),
+        Some(Change::Renewal(_, keys)) => keys.is_empty(),
+        _ => false,
+    }
 }
 
 fn too_large(segment: u64) -> Failure {

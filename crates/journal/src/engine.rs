@@ -4,6 +4,7 @@
 //! which is not durable yet waits for it, and is decided anew if that frame is dropped. Readers
 //! ([`Engine::view`], [`Engine::scan`]) wait for nothing and may see such frames.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use ringfence_engine::{
@@ -16,7 +17,7 @@ use ringfence_model::{
 };
 
 use crate::codec::renewal::Renewal;
-use crate::commit::{Ended, Planned, Progress, Ticket};
+use crate::commit::{Change, Ended, Planned, Progress, Ticket, find_from};
 use crate::hints::FREED;
 use crate::journal::Journal;
 use crate::lives::Life;
@@ -33,7 +34,7 @@ pub struct JournalEngine {
 
 /// How often a decision is made again, whatever the patience, because others were faster.
 const TRIES: usize = 16;
-/// So many units of a batch are held in memory as they are now.
+/// After so many units of a batch it is looked whether others have appended something.
 const LOOKED_AT_ONCE: usize = 32;
 
 impl Engine for JournalEngine {
@@ -87,7 +88,9 @@ impl Engine for JournalEngine {
     fn view(&self, keys: &[Key], now: Option<Timestamp>) -> Result<View, StorageError> {
         let mut replica = self.journal.replica();
         self.catch_up(&mut replica)?;
-        self.view_of(&replica, keys, &self.asking(now))
+        let mut view = self.asking(now, std::process::id()).view;
+        self.show(&replica, keys, &mut view)?;
+        Ok(view)
     }
 
     fn scan(&self, space: Space, now: Option<Timestamp>) -> Result<Scan, StorageError> {
@@ -119,16 +122,21 @@ impl Engine for JournalEngine {
     }
 }
 
-/// When somebody asks, and who.
-#[derive(Clone)]
+/// When somebody asks, and who: a view that is used for one unit after the other.
 struct Asking {
     /// The moment that the caller brought.
     given: Option<Timestamp>,
-    moment: Moment,
-    writer: Writer,
+    view: View,
 }
 
-type Looked = (View, (u64, u64), Option<Ticket>);
+/// What a unit is decided on.
+struct Looked<'a> {
+    view: &'a View,
+    /// The epoch and the frame that it was looked at after.
+    seen: (u64, u64),
+    /// The frame that a refusal rests on, if it is not known to be durable.
+    pending: Option<Ticket>,
+}
 
 /// How one unit ended, as far as deciding and appending go.
 pub(crate) enum UnitEnd {
@@ -200,32 +208,33 @@ impl JournalEngine {
         deadline: Deadline,
         ends: &mut [Option<UnitEnd>],
     ) -> Result<(), Failure> {
-        self.journal.is_writable().map_err(Failure::Untouched)?;
+        let pid = self.journal.is_writable().map_err(Failure::Untouched)?;
         let waiting: Vec<usize> =
             (0..units.len()).filter(|&index| matches!(ends.get(index), Some(None))).collect();
         let mut stopped = None;
         let mut asking = None;
         let mut planned: Vec<Planned<'_>> = Vec::with_capacity(waiting.len());
-        for some in waiting.chunks(LOOKED_AT_ONCE) {
-            let (looked, error) = self.look(units, some, &mut asking);
-            stopped = error.map(|(index, error)| (index, Failure::Untouched(error)));
-            for (&index, (view, seen, pending)) in some.iter().zip(looked) {
-                let Some(unit) = units.get(index) else { continue };
-                match decide(index, &view) {
-                    None => put(ends, index, Some(UnitEnd::Refused(pending))),
-                    Some(Transition::Grant(grant)) if grant.above.0 == u64::MAX => {
-                        stopped = Some((index, crate::commit::exhausted()));
-                        break;
-                    }
-                    Some(transition) => {
-                        let (transition, renews) = without_repeats(transition, &view);
-                        let (keys, transition, end) = (unit.keys, Some(transition), Ended::Waiting);
-                        planned.push(Planned { index, keys, seen, transition, renews, end });
-                    }
+        for (count, &index) in waiting.iter().enumerate() {
+            let Some(unit) = units.get(index) else { continue };
+            let anew = count.is_multiple_of(LOOKED_AT_ONCE);
+            let Looked { view, seen, pending } = match self.look(unit, anew, pid, &mut asking) {
+                Ok(looked) => looked,
+                Err(error) => {
+                    stopped = Some((index, Failure::Untouched(error)));
+                    break;
                 }
-            }
-            if stopped.is_some() {
-                break;
+            };
+            match decide(index, view) {
+                None => put(ends, index, Some(UnitEnd::Refused(pending))),
+                Some(Transition::Grant(grant)) if grant.above.0 == u64::MAX => {
+                    stopped = Some((index, crate::commit::exhausted()));
+                    break;
+                }
+                Some(transition) => {
+                    let change = Some(to_store(transition, view, unit.keys));
+                    let (keys, end) = (unit.keys, Ended::Waiting);
+                    planned.push(Planned { index, keys, seen, change, end });
+                }
             }
         }
         let progress = if planned.is_empty() {
@@ -250,63 +259,52 @@ impl JournalEngine {
         Ok(())
     }
 
-    /// The keys of the units with these indices as they are now, all at one frame; and the first unit
-    /// that could not be looked at, after those that could.
-    fn look(
+    /// The keys of a unit as they are now, and where the journal stands. What others have appended is read
+    /// first if `anew`.
+    fn look<'a>(
         &self,
-        units: &[&Request<'_>],
-        indices: &[usize],
-        asking: &mut Option<Asking>,
-    ) -> (Vec<Looked>, Option<(usize, StorageError)>) {
-        let mut looked = Vec::with_capacity(indices.len());
+        unit: &Request<'_>,
+        anew: bool,
+        pid: u32,
+        asking: &'a mut Option<Asking>,
+    ) -> Result<Looked<'a>, StorageError> {
         let mut replica = self.journal.replica();
-        if !self.journal.is_known_to_be_at_the_end(&replica)
-            && let Err(error) = self.catch_up(&mut replica)
-        {
-            return (looked, indices.first().map(|&index| (index, error)));
+        if anew && !self.journal.is_known_to_be_at_the_end(&replica) {
+            self.catch_up(&mut replica)?;
         }
+        // One moment for all that do not bring their own.
+        let same = asking.take().filter(|asking| asking.given == unit.now);
+        let asking = asking.insert(same.unwrap_or_else(|| self.asking(unit.now, pid)));
+        self.show(&replica, unit.keys, &mut asking.view)?;
         let (epoch, at) = (replica.epoch(), replica.at.sequence);
         let durable = self.journal.known_durable(&replica.place());
-        for &index in indices {
-            let Some(unit) = units.get(index) else { continue };
-            // One moment for all that do not bring their own.
-            let same = asking.take().filter(|asking| asking.given == unit.now);
-            let asking = asking.insert(same.unwrap_or_else(|| self.asking(unit.now)));
-            let view = match self.view_of(&replica, unit.keys, asking) {
-                Ok(view) => view,
-                Err(error) => return (looked, Some((index, error))),
-            };
-            // The last frame that changed one of them counts if it is not known to be durable.
-            let sequence = replica.last_change(unit.keys);
-            let ticket = Ticket { epoch, sequence, token: None, stored: false, frees: false };
-            looked.push((view, (epoch, at), (sequence > durable).then_some(ticket)));
-        }
-        (looked, None)
+        // The last frame that changed one of them counts if it is not known to be durable.
+        let sequence = if at > durable { replica.last_change(unit.keys) } else { 0 };
+        let ticket = Ticket { epoch, sequence, token: None, stored: false, frees: false };
+        let pending = (sequence > durable).then_some(ticket);
+        Ok(Looked { view: &asking.view, seen: (epoch, at), pending })
     }
 
-    fn view_of(
-        &self,
-        replica: &Replica,
-        keys: &[Key],
-        asking: &Asking,
-    ) -> Result<View, StorageError> {
-        let Asking { mut moment, writer, .. } = asking.clone();
-        let mut entries = Vec::with_capacity(keys.len());
+    /// Puts `keys` as they are into a view, instead of what it showed.
+    fn show(&self, replica: &Replica, keys: &[Key], view: &mut View) -> Result<(), StorageError> {
+        view.entries.clear();
+        view.entries.reserve_exact(keys.len());
         for &key in keys {
             let record = replica.get(key).map_err(|error| self.journal.read_error(error))?;
-            entries.push((key, record.map_or(Entry::Vacant, Entry::Present)));
+            view.entries.push((key, record.map_or(Entry::Vacant, Entry::Present)));
         }
-        if let Some(boot) = &mut moment.boot {
+        if let Some(boot) = &mut view.moment.boot {
             let own = self.life.as_ref().map(|life| &*life.id);
-            boot.gone = self.journal.gone_among(&entries, own);
+            boot.gone = self.journal.gone_among(&view.entries, own);
         }
-        Ok(View { moment, writer, default_ttl: self.journal.meta.ttl, entries })
+        Ok(())
     }
 
-    fn asking(&self, given: Option<Timestamp>) -> Asking {
+    fn asking(&self, given: Option<Timestamp>, pid: u32) -> Asking {
         let moment = self.moment(given);
-        let writer = self.writer(given, &moment);
-        Asking { given, moment, writer }
+        let writer = Arc::new(self.writer(given, &moment, pid));
+        let (default_ttl, entries) = (self.journal.meta.ttl, Vec::new());
+        Asking { given, view: View { moment, writer, default_ttl, entries } }
     }
 
     /// The moment by every clock of this host, or the caller's own.
@@ -323,11 +321,11 @@ impl JournalEngine {
         Moment { wall: Timestamp::from_unix(world.clock.wall()), boot, store: None }
     }
 
-    fn writer(&self, now: Option<Timestamp>, moment: &Moment) -> Writer {
+    fn writer(&self, now: Option<Timestamp>, moment: &Moment, pid: u32) -> Writer {
         let boot = moment.boot.as_ref().filter(|_| now.is_none());
         Writer {
             host: self.journal.world.host.name.clone(),
-            pid: std::process::id(),
+            pid,
             boot: boot.map(|boot| WriterBoot {
                 boot: boot.boot.clone(),
                 seconds: boot.seconds,
@@ -337,33 +335,42 @@ impl JournalEngine {
     }
 }
 
-/// Leaves out edits that store what is there already: that it is durable is all that is needed. Says
-/// whether what is left renews what is there and does nothing else.
-fn without_repeats(mut transition: Transition, view: &View) -> (Transition, bool) {
-    let mut renews = false;
-    if let Transition::Edits { edits, audit } = &mut transition {
-        renews = audit.is_none();
-        edits.retain(|edit| {
-            let at = view.entries.binary_search_by_key(&edit.key, |(key, _)| *key).ok();
-            let there = at.and_then(|at| view.entries.get(at)).map(|(_, entry)| entry);
-            match (&edit.to, there) {
-                (None, Some(Entry::Vacant)) => false,
-                (Some(to), Some(Entry::Present(there))) => {
-                    let (new, old) = (to.holder(), there.holder());
-                    // The cheap differences first.
-                    let differs =
-                        new.updated != old.updated || new.token != old.token || to != there;
-                    renews &= !differs || Renewal::between(there, to).is_some();
-                    differs
+/// What is to be stored of a transition. What stores what is there already is left out: that it is durable
+/// is all that is needed.
+fn to_store<'k>(transition: Transition, view: &View, keys: &'k [Key]) -> Change<'k> {
+    match transition {
+        Transition::Grant(grant) => Change::Grant(grant),
+        Transition::Edits { mut edits, audit } => {
+            let mut next = 0;
+            edits.retain(|edit| {
+                let there = find_from(&view.entries, |(key, _)| *key, edit.key, &mut next);
+                match (&edit.to, there) {
+                    (None, Some((_, Entry::Vacant))) => false,
+                    (Some(to), Some((_, Entry::Present(there)))) => {
+                        let (new, old) = (to.holder(), there.holder());
+                        // The cheap differences first.
+                        new.updated != old.updated || new.token != old.token || to != there
+                    }
+                    _ => true,
                 }
-                _ => {
-                    renews = false;
-                    true
-                }
-            }
-        });
+            });
+            Change::Edits(edits, audit)
+        }
+        Transition::Renewal { updated, writer } => {
+            let renewal = Renewal { updated, writer: Some(writer) };
+            let renews = |(_, entry): &&(Key, Entry)| match entry {
+                Entry::Present(there) => !renewal.is_of(there.holder()),
+                Entry::Vacant | Entry::Damaged(_) => false,
+            };
+            let count = view.entries.iter().filter(renews).count();
+            let keys = if count == keys.len() {
+                Cow::Borrowed(keys)
+            } else {
+                view.entries.iter().filter(renews).map(|(key, _)| *key).collect()
+            };
+            Change::Renewal(renewal, keys)
+        }
     }
-    (transition, renews)
 }
 
 fn has_failed(end: Option<&UnitEnd>) -> bool {

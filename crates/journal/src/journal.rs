@@ -103,9 +103,9 @@ impl Journal {
         Ok(locks)
     }
 
-    /// Whether this process may change the table through this handle at all.
-    pub(crate) fn is_writable(&self) -> Result<(), StorageError> {
-        self.locks().map(|_| ())
+    /// Whether this process may change the table through this handle at all; says which process it is.
+    pub(crate) fn is_writable(&self) -> Result<u32, StorageError> {
+        self.locks().map(|locks| locks.process)
     }
 
     /// Takes a lock if it is free.

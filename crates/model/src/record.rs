@@ -11,11 +11,14 @@ mod common;
 mod target;
 mod work;
 
-pub use common::{History, Holder, RecordError, Writer, WriterBoot};
+pub use common::{Granted, History, Holder, RecordError, Writer, WriterBoot};
 pub use target::{LeaseBody, TargetRecord};
 pub use work::{WorkRecord, WorkStatus};
 
+use std::sync::Arc;
+
 use crate::id::RecordId;
+use crate::time::Timestamp;
 use crate::view::Space;
 
 /// The only record schema there is.
@@ -56,5 +59,14 @@ impl Record {
             Self::Target(record) => &record.holder,
             Self::Work(record) => &record.holder,
         }
+    }
+
+    /// Renews it.
+    pub fn renew(&mut self, updated: Timestamp, writer: Option<Arc<Writer>>) {
+        let holder = match self {
+            Self::Target(record) => &mut record.holder,
+            Self::Work(record) => &mut record.holder,
+        };
+        (holder.updated, holder.writer) = (updated, writer);
     }
 }

@@ -1,11 +1,12 @@
 //! What a rule sees and what it answers.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::id::RecordId;
 use crate::record::{Record, Writer};
 use crate::target::Target;
-use crate::time::{Moment, Ttl};
+use crate::time::{Moment, Timestamp, Ttl};
 use crate::token::{Fence, FencingToken, Token};
 
 /// Which table a record is in.
@@ -73,7 +74,7 @@ pub struct View {
     /// When the rule decides; read under the exclusion unless the caller supplied it.
     pub moment: Moment,
     /// The process that asks, for the records it writes.
-    pub writer: Writer,
+    pub writer: Arc<Writer>,
     /// The ttl of records that carry none.
     pub default_ttl: Ttl,
     /// The entries, in key order.
@@ -91,6 +92,17 @@ impl View {
             })
             .max()
             .unwrap_or(Fence(0))
+    }
+
+    /// Every record of the view as it is after [`Transition::Renewal`].
+    pub fn renewed(&self, updated: Timestamp, writer: &Arc<Writer>) -> Vec<Edit> {
+        let renew = |(key, entry): &(Key, Entry)| {
+            let Entry::Present(record) = entry else { return None };
+            let mut record = record.clone();
+            record.renew(updated, Some(Arc::clone(writer)));
+            Some(Edit { key: *key, to: Some(record) })
+        };
+        self.entries.iter().filter_map(renew).collect()
     }
 }
 
@@ -115,6 +127,14 @@ pub enum Transition {
     },
     /// A grant: the engine issues the next token and gets the edits for it.
     Grant(Grant),
+    /// Every record of the view is renewed, and nothing else of it changes: what a heartbeat of a thousand
+    /// leases says without building a record.
+    Renewal {
+        /// When.
+        updated: Timestamp,
+        /// By which process.
+        writer: Arc<Writer>,
+    },
 }
 
 /// A grant that waits for its token.
@@ -147,15 +167,29 @@ impl fmt::Debug for Grant {
 }
 
 impl Transition {
+    /// A renewal of all that `view` shows, at its moment.
+    pub fn renewal(view: &View) -> Self {
+        Self::Renewal { updated: view.moment.wall, writer: Arc::clone(&view.writer) }
+    }
+
     /// A plain list of edits.
     pub fn edits(edits: Vec<Edit>) -> Self {
         Self::Edits { edits, audit: None }
     }
 
+    /// The same with the edits of a renewal spelled out, for whoever stores whole records.
+    pub fn spelled_out(self, view: &View) -> Self {
+        match self {
+            Self::Renewal { updated, writer } => Self::edits(view.renewed(updated, &writer)),
+            other => other,
+        }
+    }
+
     /// Both, as one transition: two grants are made under one token.
     ///
     /// # Panics
-    /// If both have a line for the audit log: there is one line per transition.
+    /// If both have a line for the audit log: there is one line per transition. If one is a renewal, which
+    /// is of all that the view shows.
     pub fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Grant(one), Self::Grant(two)) => {
@@ -179,6 +213,9 @@ impl Transition {
                 edits.extend(more);
                 Self::Edits { edits, audit: audit.or(other_audit) }
             }
+            (Self::Renewal { .. }, _) | (_, Self::Renewal { .. }) => {
+                unreachable!("a renewal is of the whole view")
+            }
         }
     }
 }
@@ -190,6 +227,9 @@ impl fmt::Debug for Transition {
                 f.debug_struct("Edits").field("edits", edits).field("audit", audit).finish()
             }
             Self::Grant(grant) => grant.fmt(f),
+            Self::Renewal { updated, writer } => {
+                f.debug_struct("Renewal").field("updated", updated).field("writer", writer).finish()
+            }
         }
     }
 }

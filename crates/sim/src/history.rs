@@ -235,6 +235,10 @@ impl History {
                 self.wrote(op, &edits);
                 Ok(Transition::Edits { edits, audit })
             }
+            Ok(Transition::Renewal { updated, writer }) => {
+                self.wrote(op, &view.renewed(updated, &writer));
+                Ok(Transition::Renewal { updated, writer })
+            }
             Ok(Transition::Grant(grant)) => {
                 let (history, machine) = (self.clone(), machine.clone());
                 Ok(Transition::Grant(Grant::new(grant.above, move |token| {

@@ -181,8 +181,10 @@ impl Verbs<'_> {
                 Ok(matching(view, token, |record, _| {
                     at.set(at.get() + 0.001);
                     let moved = later(view, at.get());
-                    match rules::heartbeat(&one(&moved, record), &single(record), token) {
-                        Ok(Transition::Edits { edits, .. }) => edits.into_iter().next()?.to,
+                    let moved = one(&moved, record);
+                    let renewed = rules::heartbeat(&moved, &single(record), token).ok()?;
+                    match renewed.spelled_out(&moved) {
+                        Transition::Edits { edits, .. } => edits.into_iter().next()?.to,
                         _ => None,
                     }
                 }))
@@ -297,7 +299,7 @@ fn item_of(whole: Transition) -> Transition {
             edits.retain(|edit| edit.key.space == Space::Work);
             Transition::Edits { edits, audit }
         }
-        grant @ Transition::Grant(_) => grant,
+        other => other,
     }
 }
 

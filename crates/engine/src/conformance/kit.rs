@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use ringfence_model::json::Object;
-use ringfence_model::record::{History, Holder};
+use ringfence_model::record::{Granted, History, Holder};
 use ringfence_model::rules::{self, ClaimRefused, ClaimRequest, Lost, WorkClaim, WorkClaimRefused};
 use ringfence_model::{
     Edit, Entry, FencingToken, Key, LeaseBody, Owner, Payload, Record, Space, Target, TargetGroup,
@@ -195,19 +195,17 @@ pub(super) fn without_a_trace<T: Testbed, R>(bed: &T, attempt: impl FnOnce(&Hand
 
 /// A record as another program writes it: an opaque token, no ttl.
 pub(super) fn foreign(number: u64, token: &str, updated: Timestamp) -> TargetRecord {
-    let holder = Holder {
+    let grant = Granted {
         owner: "somebody".into(),
         worker: 0,
         token: Token::new(token).unwrap(),
-        updated,
         ttl: None,
         payload: Payload::empty(),
-        writer: None,
     };
     TargetRecord {
         target: target(number),
         group: Arc::new(LeaseBody { targets: vec![target(number)], primary: None }),
-        holder: Arc::new(holder),
+        holder: Holder { grant: Arc::new(grant), updated, writer: None },
         history: History::first(),
         extra: Object::new(),
     }

@@ -202,7 +202,7 @@ impl Memory {
             self.refused(request);
             return Ok(None);
         };
-        let (edits, token) = self.edits(transition, request)?;
+        let (edits, token) = self.edits(transition.spelled_out(&view), request)?;
         let held = if self.is(Flaw::EarlyUnlock) {
             drop(held);
             SystemClock.sleep(GAP);
@@ -295,6 +295,7 @@ impl Memory {
                 let token = FencingToken::new(fence, nonce);
                 Ok((grant.under(token), Some(token)))
             }
+            Transition::Renewal { .. } => unreachable!("a renewal is spelled out first"),
         }
     }
 
@@ -381,11 +382,11 @@ impl Memory {
     fn line(&self, mut record: Record) -> String {
         match (&mut record, self.flaw) {
             (Record::Target(target), Some(Flaw::AsciiOnly)) => {
-                let holder = Arc::make_mut(&mut target.holder);
-                holder.owner = holder.owner.replace(|c: char| !c.is_ascii(), "?").into();
+                let grant = Arc::make_mut(&mut target.holder.grant);
+                grant.owner = grant.owner.replace(|c: char| !c.is_ascii(), "?").into();
             }
             (Record::Target(target), Some(Flaw::TtlOfTheTable)) => {
-                Arc::make_mut(&mut target.holder).ttl = None;
+                Arc::make_mut(&mut target.holder.grant).ttl = None;
             }
             (Record::Target(target), Some(Flaw::ForgetsHistory)) => target.history.attempts = 1,
             (Record::Work(work), Some(Flaw::GenerationByRecord)) => {
@@ -408,7 +409,7 @@ impl Memory {
             seconds: at.seconds,
             life: None,
         });
-        let writer = Writer { host: "here".into(), pid: std::process::id(), boot };
+        let writer = Arc::new(Writer { host: "here".into(), pid: std::process::id(), boot });
         let entries = keys.iter().map(entry).collect();
         View { moment, writer, default_ttl: default_ttl(), entries }
     }

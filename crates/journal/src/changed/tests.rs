@@ -89,10 +89,8 @@ fn apply(model: &mut BTreeMap<Key, Record>, stamp: u64, steps: &[(u64, Step)]) -
             Step::Store => drop(model.insert(key, record(number, stamp))),
             Step::Renew => {
                 let Record::Target(mut record) = model.get(&key)?.clone() else { panic!() };
-                let updated = renewal(stamp).updated;
-                let holder = (*record.holder).clone();
-                record.holder =
-                    Arc::new(ringfence_model::record::Holder { updated, writer: None, ..holder });
+                record.holder.updated = renewal(stamp).updated;
+                record.holder.writer = None;
                 model.insert(key, Record::Target(record));
             }
         }

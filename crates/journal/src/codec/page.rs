@@ -17,13 +17,17 @@ use std::sync::{Arc, OnceLock};
 use ringfence_model::{Key, Record, RecordId, Space};
 
 use super::record::{self, Body};
-use super::renewal::{Renewal, Renewed};
+use super::renewal::Renewal;
 use super::{In, Malformed, Out};
 use crate::frame::SECTOR;
 
 /// So many bodies are looked through for one that is the same: a group's members come one after
 /// the other.
 const LOOK_BACK: usize = 8;
+/// Bytes of a member up to its kind.
+const MEMBER: usize = 1 + 32 + 1;
+/// Bytes of the number of its body.
+const BODY: usize = 4;
 
 /// Builds a page.
 #[derive(Debug, Default)]
@@ -32,7 +36,6 @@ pub struct PageWriter {
     known: Vec<Known>,
     members: Out,
     count: usize,
-    rest: Out,
 }
 
 #[derive(Debug)]
@@ -62,48 +65,51 @@ impl PageWriter {
 
     /// Adds the new content of a key; `None` removes it.
     pub fn push(&mut self, key: Key, to: Option<&Record>) {
-        self.member(key);
-        let Some(record) = to else { return self.members.u8(0) };
-        self.members.u8(1);
-        let body = self.body(&Body::of(record));
-        self.members.u32(body);
-        self.rest.0.clear();
-        record::write_rest(record, &mut self.rest);
-        self.members.count(self.rest.0.len());
-        self.members.raw(&self.rest.0);
+        let Some(record) = to else { return self.member(key, 0, None) };
+        let body = self.body(record);
+        self.member(key, 1, Some(body));
+        let length_at = self.members.0.len();
+        self.members.u32(0);
+        record::write_rest(record, &mut self.members);
+        fill_in_length(&mut self.members, length_at);
     }
 
     /// Adds that the record of a key was renewed, and nothing else of it changed.
     pub fn push_renewal(&mut self, key: Key, renewal: &Renewal) {
-        self.member(key);
-        self.members.u8(2);
-        let same = |known: &Known| matches!(known, Known::Renewal(known) if known == renewal);
+        let same = |known: &Known| matches!(known, Known::Renewal(known) if known.is_same(renewal));
         let at = self.find(same).unwrap_or_else(|| {
             let renewal = renewal.clone();
             self.add(|out| renewal.write(out), Known::Renewal(renewal.clone()))
         });
-        self.members.u32(at);
+        self.member(key, 2, Some(at));
     }
 
-    fn member(&mut self, key: Key) {
+    /// Everything of a member that has a fixed length, in one piece.
+    fn member(&mut self, key: Key, kind: u8, body: Option<u32>) {
         self.count += 1;
-        self.members.u8(match key.space {
+        let space = match key.space {
             Space::Targets => 0,
             Space::Work => 1,
-        });
-        self.members.raw(key.id.as_bytes());
+        };
+        let mut bytes = [0; MEMBER + BODY];
+        bytes[0] = space;
+        bytes[1..MEMBER - 1].copy_from_slice(key.id.as_bytes());
+        bytes[MEMBER - 1] = kind;
+        bytes[MEMBER..].copy_from_slice(&body.unwrap_or(0).to_le_bytes());
+        let len = if body.is_some() { MEMBER + BODY } else { MEMBER };
+        self.members.raw(bytes.get(..len).unwrap_or_default());
     }
 
-    fn body(&mut self, body: &Body) -> u32 {
-        let is_same = |known: &Known| matches!(known, Known::Body(known) if known.is_same(body));
-        let last = self.known.len().saturating_sub(1);
-        let equals_last = || {
-            let last = self.known.last();
-            last.is_some_and(|known| matches!(known, Known::Body(known) if known == body))
-        };
-        let found = self.find(is_same);
-        let found = found.or_else(|| equals_last().then(|| number(last)));
-        found.unwrap_or_else(|| self.add(|out| body.write(out), Known::Body(body.clone())))
+    fn body(&mut self, record: &Record) -> u32 {
+        let is_same = |known: &Known| matches!(known, Known::Body(known) if known.is_of(record));
+        if let Some(found) = self.find(is_same) {
+            return found;
+        }
+        let body = Body::of(record);
+        match self.known.last() {
+            Some(Known::Body(last)) if *last == body => number(self.known.len() - 1),
+            _ => self.add(|out| body.write(out), Known::Body(body.clone())),
+        }
     }
 
     fn find(&self, is_same: impl Fn(&Known) -> bool) -> Option<u32> {
@@ -116,10 +122,7 @@ impl PageWriter {
         let length_at = self.bodies.0.len();
         self.bodies.u32(0);
         write(&mut self.bodies);
-        let length = number(self.bodies.0.len() - length_at - 4);
-        if let Some(place) = self.bodies.0.get_mut(length_at..length_at + 4) {
-            place.copy_from_slice(&length.to_le_bytes());
-        }
+        fill_in_length(&mut self.bodies, length_at);
         self.known.push(known);
         number(self.known.len() - 1)
     }
@@ -164,6 +167,14 @@ impl PageWriter {
     }
 }
 
+/// Puts the length of what follows into the four bytes at `at`.
+fn fill_in_length(out: &mut Out, at: usize) {
+    let length = number(out.0.len() - at - 4);
+    if let Some(place) = out.0.get_mut(at..at + 4) {
+        place.copy_from_slice(&length.to_le_bytes());
+    }
+}
+
 /// Whatever is encoded here has far fewer parts than that.
 fn number(of: usize) -> u32 {
     u32::try_from(of).unwrap_or(u32::MAX)
@@ -188,7 +199,7 @@ struct SharedBody {
 #[derive(Debug)]
 enum Read {
     Body(Body),
-    Renewal(Renewal, Renewed),
+    Renewal(Renewal),
 }
 
 /// What is stored under a key by now.
@@ -305,16 +316,17 @@ impl Page {
             let is_there = usize::try_from(body).is_ok_and(|body| body < bodies);
             if is_there { Ok(body) } else { Err(Malformed("the number of a body")) }
         };
-        let count = from.count(34)?;
+        let count = from.count(MEMBER)?;
         members.reserve(count);
         for _ in 0..count {
-            let space = match from.u8()? {
+            let (space, id, kind) = from.member()?;
+            let space = match space {
                 0 => Space::Targets,
                 1 => Space::Work,
                 _ => return Err(Malformed("a space")),
             };
-            let key = Key { space, id: RecordId::from_bytes(from.id()?) };
-            let said = match from.u8()? {
+            let key = Key { space, id: RecordId::from_bytes(id) };
+            let said = match kind {
                 0 => Said::Removed,
                 1 => {
                     let body = body(&mut from)?;
@@ -377,20 +389,16 @@ impl Page {
         record::read_rest(key.id, body, &mut In::at(&self.bytes, at)?)
     }
 
-    fn renewal(&self, body: u32) -> Result<(&Renewal, &Renewed), Malformed> {
-        let read = |from: &mut In<'_>| {
-            Renewal::read(from).map(|renewal| Read::Renewal(renewal, Renewed::default()))
-        };
-        match self.body(body, read)? {
-            Read::Renewal(renewal, renewed) => Ok((renewal, renewed)),
+    fn renewal(&self, body: u32) -> Result<&Renewal, Malformed> {
+        match self.body(body, |from| Renewal::read(from).map(Read::Renewal))? {
+            Read::Renewal(renewal) => Ok(renewal),
             Read::Body(_) => Err(Malformed("the kind of a body")),
         }
     }
 
     /// The record after the renewal of this body.
     pub fn renewed(&self, body: u32, record: Record) -> Result<Record, Malformed> {
-        let (renewal, renewed) = self.renewal(body)?;
-        Ok(renewed.over(record, renewal))
+        Ok(self.renewal(body)?.over(record))
     }
 }
 
@@ -414,7 +422,7 @@ impl By {
 
     /// What it renews with.
     pub fn renewal(&self) -> Result<&Renewal, Malformed> {
-        self.page.renewal(self.body).map(|(renewal, _)| renewal)
+        self.page.renewal(self.body)
     }
 }
 
@@ -447,9 +455,8 @@ impl Stored {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use ringfence_model::record::{Holder, LeaseBody, TargetRecord, Writer};
-    use ringfence_model::{Payload, Target, Timestamp, Token};
-    use serde_json::value::RawValue;
+    use ringfence_model::record::{TargetRecord, Writer};
+    use ringfence_model::{Target, Timestamp};
 
     /// Records as other programs and as we write them.
     fn records() -> Vec<(Key, Record)> {
@@ -537,7 +544,8 @@ mod tests {
                 Record::Work(_) => panic!(),
             })
             .collect();
-        assert!(holders.windows(2).all(|pair| Arc::ptr_eq(&pair[0], &pair[1])));
+        assert!(holders.windows(2).all(|pair| pair[0].is_same(&pair[1])));
+        assert!(holders.windows(2).all(|pair| Arc::ptr_eq(&pair[0].grant, &pair[1].grant)));
     }
 
     #[test]
@@ -545,7 +553,7 @@ mod tests {
         let records = records();
         let asked: Vec<_> = records.iter().map(|(key, record)| (*key, Some(record))).collect();
         let stored = Page::read(write(&asked, None), 0).unwrap().members;
-        let writer = Writer { host: "h2".into(), pid: 77, boot: None };
+        let writer = Arc::new(Writer { host: "h2".into(), pid: 77, boot: None });
         let updated = Timestamp::from_seconds(1e9 + 1.0 / 3.0).unwrap();
         let renewal = Renewal { updated, writer: Some(writer.clone()) };
         let mut page = PageWriter::default();
@@ -569,17 +577,9 @@ mod tests {
                 let after = after.record().unwrap().unwrap();
                 let expected = (updated, Some(&writer));
                 assert_eq!((after.holder().updated, after.holder().writer.as_ref()), expected);
-                assert_eq!(Renewal::between(record, &after), Some(renewal.clone()));
+                assert!(renewal.is_of(after.holder()));
                 let mut back = after.clone();
-                let holder = Holder {
-                    updated: record.holder().updated,
-                    writer: record.holder().writer.clone(),
-                    ..back.holder().clone()
-                };
-                match &mut back {
-                    Record::Target(record) => record.holder = Arc::new(holder),
-                    Record::Work(record) => record.holder = Arc::new(holder),
-                }
+                back.renew(record.holder().updated, record.holder().writer.clone());
                 assert_eq!(back.to_line(), record.to_line());
             }
             let nothing = Err(Malformed("a renewal of nothing"));
@@ -589,45 +589,9 @@ mod tests {
     }
 
     #[test]
-    fn whatever_else_changes_is_no_renewal() {
-        let records = records();
-        // It has everything that a record of ours has.
-        let (own, first) = &records[2];
-        assert!(Renewal::between(first, first).is_some());
-        for (_, other) in records.iter().filter(|(key, _)| key != own) {
-            assert_eq!(Renewal::between(first, other), None, "{}", other.to_line());
-        }
-        let Record::Target(target) = first else { panic!() };
-        let holder = |change: &dyn Fn(&mut Holder)| {
-            let mut holder = (*target.holder).clone();
-            change(&mut holder);
-            TargetRecord { holder: Arc::new(holder), ..target.clone() }
-        };
-        let mut more = target.clone();
-        more.history.attempts += 1;
-        let mut foreign = target.clone();
-        foreign.extra.insert("lane".into(), RawValue::from_string("1".into()).unwrap());
-        let mut alone = target.clone();
-        alone.group = Arc::new(LeaseBody { targets: vec![target.target], primary: None });
-        for changed in [
-            holder(&|holder| holder.owner = "other".into()),
-            holder(&|holder| holder.worker += 1),
-            holder(&|holder| holder.token = Token::new("t").unwrap()),
-            holder(&|holder| holder.ttl = None),
-            holder(&|holder| holder.payload = Payload::empty()),
-            more,
-            foreign,
-            alone,
-        ] {
-            let changed = Record::Target(changed);
-            assert_eq!(Renewal::between(first, &changed), None, "{}", changed.to_line());
-        }
-    }
-
-    #[test]
     fn what_was_taken_back_is_not_in_the_page() {
         let records = records();
-        let renewal = Renewal::of(records[0].1.holder());
+        let renewal = Renewal { updated: records[0].1.holder().updated, writer: None };
         let fill = |page: &mut PageWriter, some: &[(Key, Record)]| {
             for (key, record) in some {
                 page.push(*key, Some(record));
@@ -653,9 +617,7 @@ mod tests {
         let (key, record) = records().remove(0);
         for seconds in [0.1 + 0.2, 1e9 + 1.0 / 3.0, Timestamp::MAX_SECONDS] {
             let Record::Target(mut record) = record.clone() else { panic!() };
-            let mut holder = (*record.holder).clone();
-            holder.updated = Timestamp::from_seconds(seconds).unwrap();
-            record.holder = Arc::new(holder);
+            record.holder.updated = Timestamp::from_seconds(seconds).unwrap();
             let record = Record::Target(record);
             let contents = Page::read(write(&[(key, Some(&record))], None), 0).unwrap();
             let back = stored_by(&contents.members[0].1).unwrap().unwrap();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ringfence_model::record::{
-    History, Holder, LeaseBody, TargetRecord, WorkRecord, WorkStatus, Writer, WriterBoot,
+    Granted, History, Holder, LeaseBody, TargetRecord, WorkRecord, WorkStatus, Writer, WriterBoot,
 };
 use ringfence_model::{Payload, Record, RecordId, Target, Timestamp, Token, Ttl};
 use serde_json::value::RawValue;
@@ -15,7 +15,7 @@ use super::{In, Malformed, Out};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Body {
     /// Who holds it.
-    pub holder: Arc<Holder>,
+    pub holder: Holder,
     /// The group; absent for a work item.
     pub group: Option<Arc<LeaseBody>>,
 }
@@ -31,26 +31,26 @@ impl Body {
         }
     }
 
-    /// Whether it is the very same, without looking into it.
-    pub fn is_same(&self, other: &Self) -> bool {
-        let group = match (&self.group, &other.group) {
-            (None, None) => true,
-            (Some(one), Some(two)) => Arc::ptr_eq(one, two),
+    /// Whether it is the very body of a record, without looking into it.
+    pub fn is_of(&self, record: &Record) -> bool {
+        let group = match (&self.group, record) {
+            (None, Record::Work(_)) => true,
+            (Some(group), Record::Target(record)) => Arc::ptr_eq(group, &record.group),
             _ => false,
         };
-        group && Arc::ptr_eq(&self.holder, &other.holder)
+        group && self.holder.is_same(record.holder())
     }
 
     /// Writes it.
     pub fn write(&self, out: &mut Out) {
-        let holder = &*self.holder;
+        let holder = &self.holder;
         out.text(&holder.owner);
         out.i64(holder.worker);
         out.text(holder.token.as_str());
         out.f64(holder.updated.seconds());
         out.option(holder.ttl, |out, ttl| out.f64(ttl.seconds()));
         out.text(holder.payload.as_str());
-        write_writer(holder.writer.as_ref(), out);
+        write_writer(holder.writer.as_deref(), out);
         out.option(self.group.as_deref(), |out, group| {
             out.count(group.targets.len());
             group.targets.iter().for_each(|target| out.u64(target.get()));
@@ -67,14 +67,14 @@ impl Body {
         let ttl = from.option(In::f64)?.map(Ttl::from_seconds).transpose();
         let ttl = ttl.map_err(|_| Malformed("a ttl"))?;
         let payload = Payload::verbatim(from.text()?).map_err(|_| Malformed("a payload"))?;
-        let writer = read_writer(from)?;
+        let writer = read_writer(from)?.map(Arc::new);
         let group = from.option(|from| {
             let count = from.count(8)?;
             let targets = (0..count).map(|_| target(from)).collect::<Result<_, _>>()?;
             Ok(Arc::new(LeaseBody { targets, primary: from.option(target)? }))
         })?;
-        let holder = Holder { owner, worker, token, updated, ttl, payload, writer };
-        Ok(Self { holder: Arc::new(holder), group })
+        let grant = Arc::new(Granted { owner, worker, token, ttl, payload });
+        Ok(Self { holder: Holder { grant, updated, writer }, group })
     }
 }
 

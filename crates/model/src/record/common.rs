@@ -1,6 +1,7 @@
 //! What both kinds of record share.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::field::Fields;
@@ -10,35 +11,76 @@ use crate::payload::Payload;
 use crate::record::SCHEMA;
 use crate::time::{Moment, Timestamp, Ttl};
 use crate::token::{Fence, Token};
+use crate::view::View;
 
-/// Who holds a record, under which token, since when. Shared by the members of one grant.
+/// Who holds a record, under which token, since when: a grant, and who renewed it last.
+///
+/// A renewal changes nothing of the grant, so a thousand of them share what they have in common.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Holder {
+    /// What was granted; its fields can be read as the holder's own.
+    pub grant: Arc<Granted>,
+    /// The last grant or heartbeat.
+    pub updated: Timestamp,
+    /// The process that wrote it last, where known.
+    pub writer: Option<Arc<Writer>>,
+}
+
+/// What no heartbeat changes. Shared by the members of one grant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Granted {
     /// The name of the coordinator.
     pub owner: Arc<str>,
     /// The coordinator's own number for the worker that runs the job.
     pub worker: i64,
     /// The token, compared whole.
     pub token: Token,
-    /// The last grant or heartbeat.
-    pub updated: Timestamp,
     /// How long the lease lasts from `updated`; the table's default where another program wrote it.
     pub ttl: Option<Ttl>,
     /// The caller's object.
     pub payload: Payload,
-    /// The process that wrote it last, where known.
-    pub writer: Option<Writer>,
+}
+
+impl Deref for Holder {
+    type Target = Granted;
+
+    fn deref(&self) -> &Granted {
+        &self.grant
+    }
 }
 
 impl Holder {
     /// Whether the lease has run out at `moment`.
     pub fn is_expired(&self, moment: &Moment, default_ttl: Ttl) -> bool {
-        moment.is_expired(self.updated, self.ttl(default_ttl), self.writer.as_ref())
+        moment.is_expired(self.updated, self.ttl(default_ttl), self.writer.as_deref())
     }
 
     /// Whether only the store's clock could confirm that the lease has run out.
     pub fn needs_store_clock(&self, moment: &Moment, default_ttl: Ttl) -> bool {
-        moment.needs_store_clock(self.updated, self.ttl(default_ttl), self.writer.as_ref())
+        moment.needs_store_clock(self.updated, self.ttl(default_ttl), self.writer.as_deref())
+    }
+
+    /// Whether it is the very same, without looking into the grant.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.grant, &other.grant)
+            && self.is_renewed_as(other.updated, other.writer.as_ref())
+    }
+
+    /// Whether this is when, and by whom, it was written last.
+    pub fn is_renewed_as(&self, updated: Timestamp, writer: Option<&Arc<Writer>>) -> bool {
+        let by = match (&self.writer, writer) {
+            (Some(one), Some(two)) => Arc::ptr_eq(one, two) || one == two,
+            (None, None) => true,
+            _ => false,
+        };
+        by && self.updated == updated
+    }
+
+    /// The same after a heartbeat at the moment of `view`.
+    #[must_use]
+    pub fn renewed(&self, view: &View) -> Self {
+        let writer = Some(Arc::clone(&view.writer));
+        Self { grant: Arc::clone(&self.grant), updated: view.moment.wall, writer }
     }
 
     /// The ttl in force.
@@ -160,7 +202,8 @@ pub(super) fn read_head(fields: &mut Fields, id: RecordId) -> Result<Head, Recor
         None => (None, None),
         Some(own) => (read_ttl(own)?, read_writer(own, updated)?),
     };
-    let holder = Holder { owner, worker, token, updated, ttl, payload, writer };
+    let grant = Arc::new(Granted { owner, worker, token, ttl, payload });
+    let holder = Holder { grant, updated, writer: writer.map(Arc::new) };
     Ok(Head { holder, history, status, own })
 }
 

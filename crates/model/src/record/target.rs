@@ -16,8 +16,8 @@ pub struct TargetRecord {
     pub target: Target,
     /// The group it was granted with.
     pub group: Arc<LeaseBody>,
-    /// Who holds it; shared by the group.
-    pub holder: Arc<Holder>,
+    /// Who holds it; shared by the group but for its renewals.
+    pub holder: Holder,
     /// Take-overs.
     pub history: History,
     /// Fields of other programs, verbatim.
@@ -72,7 +72,7 @@ impl TargetRecord {
         Ok(Self {
             target,
             group: Arc::new(LeaseBody { targets, primary }),
-            holder: Arc::new(head.holder),
+            holder: head.holder,
             history: head.history,
             extra: fields.rest(),
         })

@@ -1,7 +1,6 @@
 //! The record of one work item.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use crate::field::Fields;
 use crate::id::RecordId;
@@ -17,7 +16,7 @@ pub struct WorkRecord {
     /// How far it is.
     pub status: WorkStatus,
     /// Who runs it.
-    pub holder: Arc<Holder>,
+    pub holder: Holder,
     /// Take-overs.
     pub history: History,
     /// Rises with every claim of this item, also across an abandoned one: the fence of the grant,
@@ -80,7 +79,7 @@ impl WorkRecord {
         Ok(Self {
             id,
             status,
-            holder: Arc::new(head.holder),
+            holder: head.holder,
             history: head.history,
             generation,
             manifest,

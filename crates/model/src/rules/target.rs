@@ -8,7 +8,7 @@ use crate::group::TargetGroup;
 use crate::json::Object;
 use crate::owner::Owner;
 use crate::payload::Payload;
-use crate::record::{History, Holder, LeaseBody, Record, TargetRecord};
+use crate::record::{Granted, History, Holder, LeaseBody, Record, TargetRecord};
 use crate::target::Target;
 use crate::time::Ttl;
 use crate::token::Token;
@@ -55,25 +55,18 @@ pub fn claim(view: &View, request: &ClaimRequest) -> Result<Transition, ClaimRef
         targets: request.group.targets().collect(),
         primary: Some(request.group.primary()),
     });
-    let (updated, writer) = (view.moment.wall, view.writer.clone());
+    let (updated, writer) = (view.moment.wall, Arc::clone(&view.writer));
     let (owner, worker) = (request.owner.to_shared(), request.worker);
     let (payload, ttl) = (request.payload.clone(), request.ttl);
     Ok(Transition::Grant(Grant::new(view.highest_fence(), move |token| {
-        let holder = Arc::new(Holder {
-            owner,
-            worker,
-            token: token.into(),
-            updated,
-            ttl: Some(ttl),
-            payload,
-            writer: Some(writer),
-        });
+        let grant = Granted { owner, worker, token: token.into(), ttl: Some(ttl), payload };
+        let holder = Holder { grant: Arc::new(grant), updated, writer: Some(writer) };
         let grant = |(key, target, history)| Edit {
             key,
             to: Some(Record::Target(TargetRecord {
                 target,
                 group: Arc::clone(&group),
-                holder: Arc::clone(&holder),
+                holder: holder.clone(),
                 history,
                 extra: Object::new(),
             })),
@@ -86,47 +79,23 @@ pub fn claim(view: &View, request: &ClaimRequest) -> Result<Transition, ClaimRef
 ///
 /// A group that has run out but that nobody took over may still be renewed.
 pub fn heartbeat(view: &View, group: &TargetGroup, token: &Token) -> Result<Transition, Lost> {
-    let held = held_under(view, group, token)?;
-    let mut renewed: Option<(&Arc<Holder>, Arc<Holder>)> = None;
-    let mut edits = Vec::with_capacity(held.len());
-    for (key, record) in held {
-        let holder = match &renewed {
-            Some((old, new)) if Arc::ptr_eq(old, &record.holder) || **old == record.holder => {
-                Arc::clone(new)
-            }
-            _ => {
-                let new = Arc::new(renew(&record.holder, view));
-                renewed = Some((&record.holder, Arc::clone(&new)));
-                new
-            }
-        };
-        let to = Record::Target(TargetRecord { holder, ..record.clone() });
-        edits.push(Edit { key, to: Some(to) });
-    }
-    Ok(Transition::edits(edits))
+    are_held_under(view, group, token)?;
+    Ok(Transition::renewal(view))
 }
 
 /// Removes every member, all under exactly `token`; expiry does not matter.
 pub fn release(view: &View, group: &TargetGroup, token: &Token) -> Result<Transition, Lost> {
-    let remove = |(key, _)| Edit { key, to: None };
-    Ok(Transition::edits(held_under(view, group, token)?.into_iter().map(remove).collect()))
+    are_held_under(view, group, token)?;
+    let remove = |(id, _)| Edit { key: Key { space: Space::Targets, id }, to: None };
+    Ok(Transition::edits(group.members().map(remove).collect()))
 }
 
-/// The holder after a heartbeat at the moment of `view`.
-pub(super) fn renew(holder: &Holder, view: &View) -> Holder {
-    Holder { updated: view.moment.wall, writer: Some(view.writer.clone()), ..holder.clone() }
-}
-
-fn held_under<'v>(
-    view: &'v View,
-    group: &TargetGroup,
-    token: &Token,
-) -> Result<Vec<(Key, &'v TargetRecord)>, Lost> {
-    let mut held = Vec::with_capacity(group.len());
+/// Whether every member is held under exactly `token`; else, everything that is in the way.
+fn are_held_under(view: &View, group: &TargetGroup, token: &Token) -> Result<(), Lost> {
     let mut lost = Vec::new();
-    for (key, target, member) in members(view, group) {
+    for (_, target, member) in members(view, group) {
         match member {
-            Member::Present(record) if record.holder.token == *token => held.push((key, record)),
+            Member::Present(record) if record.holder.token == *token => {}
             Member::Present(record) => lost.push(LostMember::OtherToken(Conflict {
                 target,
                 holding: Holding::seen(&record.holder, view),
@@ -135,7 +104,7 @@ fn held_under<'v>(
             Member::Damaged(member) => lost.push(LostMember::Damaged(member)),
         }
     }
-    if lost.is_empty() { Ok(held) } else { Err(Lost { members: lost }) }
+    if lost.is_empty() { Ok(()) } else { Err(Lost { members: lost }) }
 }
 
 pub(super) enum Member<'v> {

@@ -9,6 +9,7 @@ mod sequence;
 mod work;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::*;
 use crate::group::TargetGroup;
@@ -53,7 +54,7 @@ struct Table {
     stored: BTreeMap<Key, Vec<u8>>,
     fence: u64,
     default_ttl: Ttl,
-    writer: Writer,
+    writer: Arc<Writer>,
     audit: Vec<Audit>,
 }
 
@@ -63,7 +64,7 @@ impl Table {
             stored: BTreeMap::new(),
             fence: 0,
             default_ttl: ttl(60.0),
-            writer: Writer { host: "node-1".into(), pid: 11, boot: None },
+            writer: Arc::new(Writer { host: "node-1".into(), pid: 11, boot: None }),
             audit: Vec::new(),
         }
     }
@@ -103,6 +104,7 @@ impl Table {
                 let token = FencingToken::new(Fence(self.fence), 0xfeed);
                 (grant.under(token), Some(token.into()))
             }
+            Transition::Renewal { .. } => unreachable!("it is spelled out first"),
         };
         for Edit { key, to } in edits {
             match to {
@@ -119,8 +121,9 @@ impl Table {
     }
 
     fn heartbeat(&mut self, now: f64, group: &TargetGroup, token: &Token) -> Result<(), Lost> {
-        let renewed = heartbeat(&self.view_of(now, group), group, token)?;
-        assert_eq!(self.apply(renewed), None);
+        let view = self.view_of(now, group);
+        let renewed = heartbeat(&view, group, token)?;
+        assert_eq!(self.apply(renewed.spelled_out(&view)), None);
         Ok(())
     }
 

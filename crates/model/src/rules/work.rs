@@ -8,12 +8,11 @@
 use std::sync::Arc;
 
 use super::holding::Holding;
-use super::target::renew;
 use crate::id::RecordId;
 use crate::json::Object;
 use crate::owner::Owner;
 use crate::payload::Payload;
-use crate::record::{History, Holder, Record, WorkRecord, WorkStatus};
+use crate::record::{Granted, History, Holder, Record, WorkRecord, WorkStatus};
 use crate::time::{Timestamp, Ttl};
 use crate::token::{Fence, Token};
 use crate::view::{Damage, Edit, Entry, Grant, Key, Space, Transition, View};
@@ -67,23 +66,15 @@ pub fn claim_work(view: &View, request: &WorkClaim) -> Result<Transition, WorkCl
             }
         }
     };
-    let (updated, writer) = (view.moment.wall, view.writer.clone());
+    let (updated, writer) = (view.moment.wall, Arc::clone(&view.writer));
     let (owner, worker) = (request.owner.to_shared(), request.worker);
     let (payload, ttl) = (request.payload.clone(), request.ttl);
     Ok(Transition::Grant(Grant::new(above, move |token| {
-        let holder = Holder {
-            owner,
-            worker,
-            token: token.into(),
-            updated,
-            ttl: Some(ttl),
-            payload,
-            writer: Some(writer),
-        };
+        let grant = Granted { owner, worker, token: token.into(), ttl: Some(ttl), payload };
         let record = WorkRecord {
             id,
             status: WorkStatus::Leased,
-            holder: Arc::new(holder),
+            holder: Holder { grant: Arc::new(grant), updated, writer: Some(writer) },
             history,
             generation: token.fence().0,
             manifest: None,
@@ -95,9 +86,8 @@ pub fn claim_work(view: &View, request: &WorkClaim) -> Result<Transition, WorkCl
 
 /// Renews a leased item under exactly `token`.
 pub fn heartbeat_work(view: &View, token: &Token) -> Result<Transition, WorkStale> {
-    let record = leased_under(view, token)?;
-    let holder = Arc::new(renew(&record.holder, view));
-    Ok(put(WorkRecord { holder, ..record.clone() }))
+    leased_under(view, token)?;
+    Ok(Transition::renewal(view))
 }
 
 /// Takes the fencing decision. Repeating it with the same manifest is accepted.
@@ -111,7 +101,7 @@ pub fn begin_commit(
         WorkStatus::Leased => Ok(put(WorkRecord {
             status: WorkStatus::Committing,
             manifest: Some(manifest.clone()),
-            holder: Arc::new(renew(&record.holder, view)),
+            holder: record.holder.renewed(view),
             ..record.clone()
         })),
         // Stored once more: the first call may have died before its decision was durable.
@@ -129,7 +119,7 @@ pub fn complete(view: &View, token: &Token) -> Result<Transition, CompleteRefuse
     match record.status {
         WorkStatus::Committing => Ok(put(WorkRecord {
             status: WorkStatus::Done,
-            holder: Arc::new(renew(&record.holder, view)),
+            holder: record.holder.renewed(view),
             ..record.clone()
         })),
         WorkStatus::Done => Err(CompleteRefused::Already),

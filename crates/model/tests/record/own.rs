@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ringfence_model::json::Object;
-use ringfence_model::record::{History, Holder};
+use ringfence_model::record::{Granted, History, Holder};
 use ringfence_model::{
     Fence, FencingToken, Key, LeaseBody, Payload, Record, RecordId, Target, TargetRecord,
     Timestamp, Ttl, WorkRecord, WorkStatus, Writer, WriterBoot,
@@ -17,14 +17,17 @@ fn target(number: u64) -> Target {
 }
 
 fn holder() -> Holder {
-    Holder {
+    let grant = Granted {
         owner: "协调器-1".into(),
         worker: 4,
         token: FencingToken::new(Fence(42), 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef).into(),
-        updated: Timestamp::from_seconds(1_786_060_800.125).unwrap(),
         ttl: Some(Ttl::from_seconds(60.0).unwrap()),
         payload: Payload::parse(r#"{"seed":"id:000017","score":1e-7}"#).unwrap(),
-        writer: Some(Writer {
+    };
+    Holder {
+        grant: Arc::new(grant),
+        updated: Timestamp::from_seconds(1_786_060_800.125).unwrap(),
+        writer: Some(Arc::new(Writer {
             host: "node-3".into(),
             pid: 4711,
             boot: Some(WriterBoot {
@@ -32,7 +35,7 @@ fn holder() -> Holder {
                 seconds: 8_123.456_789,
                 life: None,
             }),
-        }),
+        })),
     }
 }
 
@@ -43,7 +46,7 @@ fn target_record() -> TargetRecord {
             targets: vec![target(77), target(u64::MAX), target(88)],
             primary: Some(target(88)),
         }),
-        holder: Arc::new(holder()),
+        holder: holder(),
         history: History { attempts: 3, steals: 1, previous_owner: Some("worker \"b\"".into()) },
         extra: Object::new(),
     }
@@ -54,7 +57,10 @@ fn work_record() -> WorkRecord {
     WorkRecord {
         id: RecordId::of_work(payload.as_str()),
         status: WorkStatus::Committing,
-        holder: Arc::new(Holder { payload, ..holder() }),
+        holder: Holder {
+            grant: Arc::new(Granted { payload, ..(*holder().grant).clone() }),
+            ..holder()
+        },
         history: History::first(),
         generation: 42,
         manifest: Some(Payload::parse(r#"{"inputs":["00ff"],"bytes":4096}"#).unwrap()),
@@ -113,8 +119,7 @@ fn a_stored_time_reads_back_to_the_bit() {
     // changed when it was read and written back.
     for seconds in [206_159_101_685.315_98, 8.812_600_721_367_049e-66] {
         let updated = Timestamp::from_seconds(seconds).unwrap();
-        let record =
-            TargetRecord { holder: Arc::new(Holder { updated, ..holder() }), ..target_record() };
+        let record = TargetRecord { holder: Holder { updated, ..holder() }, ..target_record() };
         assert_eq!(parse(&record.to_line()).holder.updated, updated);
     }
 }

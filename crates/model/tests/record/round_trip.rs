@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use ringfence_model::json::Object;
-use ringfence_model::record::{History, Holder};
+use ringfence_model::record::{Granted, History, Holder};
 use ringfence_model::{
     Fence, FencingToken, Key, LeaseBody, Payload, Record, RecordId, Space, Target, TargetRecord,
     Timestamp, Token, Ttl, WorkRecord, WorkStatus, Writer, WriterBoot,
@@ -89,14 +89,9 @@ fn any_holder() -> impl Strategy<Value = Holder> {
         .prop_filter("not of our form", |(token, _, _)| token.fence().is_none());
     let grant = prop_oneof![ours, theirs];
     (grant, any_text(), any::<i64>(), any_updated(), any_payload()).prop_map(
-        |((token, ttl, writer), owner, worker, updated, payload)| Holder {
-            owner,
-            worker,
-            token,
-            updated,
-            ttl,
-            payload,
-            writer,
+        |((token, ttl, writer), owner, worker, updated, payload)| {
+            let grant = Arc::new(Granted { owner, worker, token, ttl, payload });
+            Holder { grant, updated, writer: writer.map(Arc::new) }
         },
     )
 }
@@ -119,7 +114,7 @@ fn any_target_record() -> impl Strategy<Value = TargetRecord> {
         |((target, targets, primary), holder, history, extra)| {
             let primary = primary.filter(|_| holder.token.fence().is_some());
             let group = Arc::new(LeaseBody { targets, primary });
-            TargetRecord { target, group, holder: Arc::new(holder), history, extra }
+            TargetRecord { target, group, holder, history, extra }
         },
     )
 }
@@ -134,7 +129,7 @@ fn any_work_record() -> impl Strategy<Value = WorkRecord> {
         |((status, manifest), holder, history, generation, extra)| WorkRecord {
             id: RecordId::of_work(holder.payload.as_str()),
             status,
-            holder: Arc::new(holder),
+            holder,
             history,
             generation,
             manifest,

@@ -181,6 +181,10 @@ impl Logged {
                 self.lines.stores(id, &edits);
                 Some(Transition::Edits { edits, audit })
             }
+            Transition::Renewal { updated, writer } => {
+                self.lines.stores(id, &view.renewed(updated, &writer));
+                Some(Transition::Renewal { updated, writer })
+            }
             Transition::Grant(grant) => {
                 let lines = Arc::clone(&self.lines);
                 Some(Transition::Grant(Grant::new(grant.above, move |token| {
@@ -204,7 +208,9 @@ impl Engine for Logged {
         if self.lie == Some(Lie::Acknowledges) && id.is_multiple_of(3) {
             let view = self.inner.view(request.keys, request.now).map_err(Failure::Untouched)?;
             // Nothing of it is stored.
-            if let Some(Transition::Edits { .. }) = self.ask(id, decide, &view) {
+            if let Some(Transition::Edits { .. } | Transition::Renewal { .. }) =
+                self.ask(id, decide, &view)
+            {
                 self.end(id, "done");
                 return Ok(Outcome::Done(ringfence_engine::Done { token: None, barriers: 0 }));
             }

@@ -8,7 +8,7 @@ fn every_member_gets_one_common_moment_and_nothing_else_changes() {
     let request = ClaimRequest { ttl: ttl(30.0), ..ask("a", [1, 2, 3]) };
     let token = table.claim(1000.0, &request).unwrap();
     let before: Vec<_> = (1..=3).map(|number| table.record(number)).collect();
-    table.writer = Writer { host: "node-2".into(), pid: 22, boot: None };
+    table.writer = Arc::new(Writer { host: "node-2".into(), pid: 22, boot: None });
     table.default_ttl = ttl(5.0);
     table.heartbeat(1020.5, &request.group, &token).unwrap();
     for old in before {

@@ -34,6 +34,11 @@ fn manifest(number: u32) -> Payload {
     Payload::parse(&format!(r#"{{"inputs":[{number}]}}"#)).unwrap()
 }
 
+/// The answer to a heartbeat, spelled out.
+fn renewed(view: &View, token: &Token) -> Result<Transition, WorkStale> {
+    heartbeat_work(view, token).map(|renewed| renewed.spelled_out(view))
+}
+
 impl Table {
     fn item_view(&self, now: f64) -> View {
         self.view(now, [key()])
@@ -130,7 +135,7 @@ fn every_verb_under_a_token_answers_by_state_and_token() {
                 let token = if is_own { token } else { FencingToken::new(Fence(1), 7).into() };
                 let (view, before) = (table.item_view(now), table.stored.clone());
                 let outcome = match verb {
-                    0 => table.outcome(heartbeat_work(&view, &token)),
+                    0 => table.outcome(renewed(&view, &token)),
                     1 => table.outcome(begin_commit(&view, &token, &manifest(1))),
                     2 => table.outcome(begin_commit(&view, &token, &manifest(2))),
                     3 => table.outcome(complete(&view, &token)),
@@ -251,7 +256,7 @@ fn b26_b27_a_superseded_attempt_neither_commits_nor_fails_for_its_successor() {
         assert!(second.fence() > first.fence());
         for late in ["leased", "committing", "done"] {
             let view = table.item_view(1061.0);
-            assert_eq!(table.outcome(heartbeat_work(&view, &first)), "OtherToken", "{late}");
+            assert_eq!(table.outcome(renewed(&view, &first)), "OtherToken", "{late}");
             let begun = begin_commit(&view, &first, &manifest(1));
             assert_eq!(table.outcome(begun), "Stale/OtherToken", "{late}");
             assert_eq!(table.outcome(complete(&view, &first)), "Stale/OtherToken", "{late}");
