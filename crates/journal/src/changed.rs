@@ -7,14 +7,13 @@
 //! D1. A page is kept as long as something in it counts, and no longer.
 //! D2. What is renewed is the last record that was stored whole: in a page, or in the checkpoint.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::{HashMap, hash_map};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-use ringfence_model::{Key, Record};
+use ringfence_model::{Entry, Key};
 
-use crate::checkpoint::{Checkpoint, CheckpointError};
+use crate::checkpoint::{Checkpoint, CheckpointError, Found};
 use crate::codec::Malformed;
 use crate::codec::page::{By, Page, Place, Said, Stored, Whole};
 
@@ -89,7 +88,7 @@ struct Renewal {
 /// What is renewed; D2.
 #[derive(Clone, Copy, Debug)]
 enum Of {
-    Checkpoint,
+    Checkpoint(Found),
     Page(At),
 }
 
@@ -122,13 +121,16 @@ impl Changed {
         members: &[(Key, Said)],
         checkpoint: &Checkpoint,
     ) -> Result<(), Unread> {
-        let page = self.pages.add(page);
+        // As many as there may be: a later one of the same page may give up what an earlier one holds.
+        let most = members.len() + 1;
+        let page = self.pages.add(page, most);
         self.keys.reserve(members.len());
+        let mut users = 0;
         let applied = members.iter().try_for_each(|&(key, said)| {
             let entry = self.keys.entry(key);
             let before = match &entry {
-                Entry::Occupied(entry) => Some(entry.get().state),
-                Entry::Vacant(_) => None,
+                hash_map::Entry::Occupied(entry) => Some(entry.get().state),
+                hash_map::Entry::Vacant(_) => None,
             };
             let state = match said {
                 Said::Removed => State::Removed,
@@ -137,51 +139,62 @@ impl Changed {
                     let of = match before {
                         Some(State::Stored(at)) => Of::Page(at),
                         Some(State::Renewed(of, _)) => of,
-                        None if checkpoint.get(key)?.is_some() => Of::Checkpoint,
-                        Some(State::Removed) | None => return Err(NOTHING.into()),
+                        Some(State::Removed) => return Err(NOTHING.into()),
+                        None => Of::Checkpoint(checkpoint.find(key)?.ok_or(NOTHING)?),
                     };
                     State::Renewed(of, Renewal { page, body })
                 }
             };
-            self.pages.hold(state);
+            let is_renewed = matches!(state, State::Renewed(..));
+            users += usize::from(!matches!(state, State::Removed));
+            match before {
+                Some(State::Stored(at)) if !is_renewed => self.pages.give_up(at.page, 1),
+                Some(State::Renewed(of, by)) => {
+                    self.pages.give_up(by.page, 1);
+                    // What was stored is needed by what renews it.
+                    if let (Of::Page(at), false) = (of, is_renewed) {
+                        self.pages.give_up(at.page, 1);
+                    }
+                }
+                _ => {}
+            }
             let latest = Latest { sequence, state };
             match entry {
-                Entry::Occupied(mut entry) => {
-                    let before = std::mem::replace(entry.get_mut(), latest);
-                    self.pages.give_up(before.state);
-                }
-                Entry::Vacant(entry) => {
-                    entry.insert(latest);
-                }
+                hash_map::Entry::Occupied(mut entry) => drop(entry.insert(latest)),
+                hash_map::Entry::Vacant(entry) => drop(entry.insert(latest)),
             }
             Ok(())
         });
-        self.pages.give_up_one(page);
+        self.pages.give_up(page, most - users);
         applied
     }
 
-    /// What is stored under a key: by a change, or else by the checkpoint.
-    pub(crate) fn record(
+    /// Adds what is stored under a key to `entries`: by a change, or else by the checkpoint.
+    pub(crate) fn show(
         &self,
         key: Key,
         checkpoint: &Checkpoint,
-    ) -> Result<Option<Record>, Unread> {
-        let in_checkpoint = || -> Result<Option<Record>, Unread> {
-            Ok(checkpoint.get(key)?.map(|stored| stored.record()).transpose()?.flatten())
-        };
+        entries: &mut Vec<(Key, Entry)>,
+    ) -> Result<(), Unread> {
         let at = |at: At| self.pages.get(at.page)?.record(key, at.whole);
-        let Some(latest) = self.keys.get(&key) else { return in_checkpoint() };
-        Ok(match latest.state {
-            State::Removed => None,
-            State::Stored(of) => Some(at(of)?),
-            State::Renewed(of, by) => {
-                let of = match of {
+        let record = match self.keys.get(&key).map(|latest| latest.state) {
+            None => match checkpoint.get(key)? {
+                Some(stored) => stored.record()?,
+                None => None,
+            },
+            Some(State::Removed) => None,
+            Some(State::Stored(of)) => Some(at(of)?),
+            Some(State::Renewed(of, by)) => {
+                let mut record = match of {
                     Of::Page(of) => at(of)?,
-                    Of::Checkpoint => in_checkpoint()?.ok_or(NOTHING)?,
+                    Of::Checkpoint(found) => checkpoint.stored(found)?.record()?.ok_or(NOTHING)?,
                 };
-                Some(self.pages.get(by.page)?.renewed(by.body, of)?)
+                self.pages.get(by.page)?.renewal(by.body)?.renew(&mut record);
+                Some(record)
             }
-        })
+        };
+        entries.push((key, record.map_or(Entry::Vacant, Entry::Present)));
+        Ok(())
     }
 
     /// The last frame that changed a key, if that is known.
@@ -206,7 +219,7 @@ impl Changed {
                     let by = By::new(Arc::clone(self.pages.get(by.page)?), by.body);
                     match of {
                         Of::Page(at) => Change::Stored(Stored::Renewed(place(at)?, by)),
-                        Of::Checkpoint => Change::Renewed(by),
+                        Of::Checkpoint(_) => Change::Renewed(by),
                     }
                 }
             };
@@ -243,9 +256,9 @@ struct Kept {
 }
 
 impl Pages {
-    /// Takes a page in, for one user.
-    fn add(&mut self, page: Page) -> u32 {
-        let kept = Some(Kept { page: Arc::new(page), users: 1 });
+    /// Takes a page in, for so many users.
+    fn add(&mut self, page: Page, users: usize) -> u32 {
+        let kept = Some(Kept { page: Arc::new(page), users });
         let Some(at) = self.free.pop() else {
             self.slots.push(kept);
             // There are far fewer sectors in a segment.
@@ -262,23 +275,11 @@ impl Pages {
         slot.and_then(Option::as_ref).map(|kept| &kept.page).ok_or(Malformed("a page"))
     }
 
-    fn hold(&mut self, state: State) {
-        for at in users_of(state) {
-            if let Some(Some(kept)) = slot(&mut self.slots, at) {
-                kept.users += 1;
-            }
-        }
-    }
-
-    fn give_up(&mut self, state: State) {
-        users_of(state).for_each(|at| self.give_up_one(at));
-    }
-
     /// D1.
-    fn give_up_one(&mut self, at: u32) {
+    fn give_up(&mut self, at: u32, users: usize) {
         let Some(slot) = slot(&mut self.slots, at) else { return };
         let Some(kept) = slot else { return };
-        kept.users -= 1;
+        kept.users -= users;
         if kept.users == 0 {
             *slot = None;
             self.free.push(at);
@@ -288,17 +289,6 @@ impl Pages {
 
 fn slot(slots: &mut [Option<Kept>], at: u32) -> Option<&mut Option<Kept>> {
     usize::try_from(at).ok().and_then(|at| slots.get_mut(at))
-}
-
-/// The pages that a state is in.
-fn users_of(state: State) -> impl Iterator<Item = u32> {
-    let (of, by) = match state {
-        State::Removed => (None, None),
-        State::Stored(at) => (Some(at.page), None),
-        State::Renewed(Of::Page(at), by) => (Some(at.page), Some(by.page)),
-        State::Renewed(Of::Checkpoint, by) => (None, Some(by.page)),
-    };
-    of.into_iter().chain(by)
 }
 
 #[cfg(test)]

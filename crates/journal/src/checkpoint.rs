@@ -11,9 +11,8 @@
 //!     A closed one, at offset 0, goes on nowhere.
 //! C4. Head, index and each block have a checksum that is checked before anything is believed.
 
-use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::OnceLock;
 
 use ringfence_env::{Fs, OpenWrite, RandomFile, WriteFile, steps};
 use ringfence_model::{Key, RecordId, Space};
@@ -69,7 +68,13 @@ pub struct Checkpoint {
     pub head: Head,
     file: Box<dyn RandomFile>,
     index: Vec<Block>,
-    read: Mutex<BTreeMap<usize, Arc<Records>>>,
+}
+
+/// Where a checkpoint has a record; of another checkpoint it means nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    block: u32,
+    at: u32,
 }
 
 impl Head {
@@ -87,6 +92,8 @@ struct Block {
     offset: u64,
     len: usize,
     checksum: u64,
+    /// Once somebody asked for it.
+    records: OnceLock<Records>,
 }
 
 /// Why a checkpoint was not read.
@@ -128,18 +135,31 @@ impl Checkpoint {
             return Err(damaged(at, Malformed("the index")));
         }
         let index = decode_index(&bytes, whole).map_err(|why| damaged(at, why))?;
-        Ok(Self { head, file, index, read: Mutex::default() })
+        Ok(Self { head, file, index })
     }
 
-    /// What is stored under a key.
-    pub fn get(&self, key: Key) -> Result<Option<Stored>, CheckpointError> {
+    /// Where a key is, if it is there.
+    pub fn find(&self, key: Key) -> Result<Option<Found>, CheckpointError> {
         let Some(block) = self.index.partition_point(|block| block.first <= key).checked_sub(1)
         else {
             return Ok(None);
         };
-        let records = self.block(block)?;
-        let found = records.binary_search_by_key(&key, |(key, _)| *key).ok();
-        Ok(found.and_then(|at| records.get(at)).map(|(_, stored)| stored.clone()))
+        let at = self.block(block)?.binary_search_by_key(&key, |(key, _)| *key);
+        let number = |number| u32::try_from(number).map_err(|_| damaged(0, Malformed("the index")));
+        at.ok().map(|at| Ok(Found { block: number(block)?, at: number(at)? })).transpose()
+    }
+
+    /// What is stored there.
+    pub fn stored(&self, found: Found) -> Result<&Stored, CheckpointError> {
+        let Found { block, at } = found;
+        let records = self.block(usize::try_from(block).unwrap_or(usize::MAX))?;
+        let record = usize::try_from(at).ok().and_then(|at| records.get(at));
+        record.map(|(_, stored)| stored).ok_or_else(|| damaged(0, Malformed("a place in it")))
+    }
+
+    /// What is stored under a key.
+    pub fn get(&self, key: Key) -> Result<Option<&Stored>, CheckpointError> {
+        self.find(key)?.map(|found| self.stored(found)).transpose()
     }
 
     /// How many blocks there are.
@@ -147,13 +167,17 @@ impl Checkpoint {
         self.index.len()
     }
 
-    /// The records of one block, in key order.
-    pub fn block(&self, number: usize) -> Result<Arc<Records>, CheckpointError> {
-        let mut cache = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(records) = cache.get(&number) {
-            return Ok(records.clone());
+    /// The records of one block, in key order; none if there is no such block.
+    pub fn block(&self, number: usize) -> Result<&[(Key, Stored)], CheckpointError> {
+        let Some(block) = self.index.get(number) else { return Ok(&[]) };
+        if let Some(records) = block.records.get() {
+            return Ok(records);
         }
-        let Some(block) = self.index.get(number) else { return Ok(Arc::default()) };
+        let records = self.read_block(block)?;
+        Ok(block.records.get_or_init(|| records))
+    }
+
+    fn read_block(&self, block: &Block) -> Result<Records, CheckpointError> {
         let mut bytes = vec![0; block.len];
         let read = read_full(&*self.file, &mut bytes, block.offset)?;
         if read != block.len || XxHash3_64::oneshot(&bytes) != block.checksum {
@@ -166,9 +190,7 @@ impl Checkpoint {
         let stored = |(key, change): (Key, Change)| Ok((key, change.after(None)?));
         let records: Result<Records, Malformed> =
             contents.members.into_iter().map(stored).collect();
-        let records = Arc::new(records.map_err(|why| damaged(block.offset, why))?);
-        cache.insert(number, records.clone());
-        Ok(records)
+        records.map_err(|why| damaged(block.offset, why))
     }
 }
 
@@ -323,7 +345,8 @@ fn decode_index(bytes: &[u8], whole: u64) -> Result<Vec<Block>, Malformed> {
         if offset.checked_add(len as u64).is_none_or(|end| end > whole) {
             return Err(Malformed("the length of a block"));
         }
-        index.push(Block { first, offset, len, checksum: from.u64()? });
+        let checksum = from.u64()?;
+        index.push(Block { first, offset, len, checksum, records: OnceLock::new() });
     }
     if index.is_sorted_by(|a, b| a.first < b.first) {
         Ok(index)

@@ -74,7 +74,7 @@ pub(crate) enum Ended {
     /// Appended, or known to change nothing.
     Appended(Ticket),
     /// It cannot be stored; nothing was written.
-    Failed(Failure),
+    Failed(Box<Failure>),
 }
 
 /// A frame that was appended.
@@ -146,7 +146,7 @@ impl Journal {
                     };
                     batch = Batch::after(&replica, self.table, issued);
                 }
-                Err(failure) => unit.end = Ended::Failed(failure),
+                Err(failure) => unit.end = Ended::Failed(Box::new(failure)),
             }
         }
         let flushed = self.flush(&mut batch, &mut replica, &held);
@@ -161,10 +161,7 @@ impl Journal {
         replica: &Replica,
         unit: &mut Planned<'_>,
     ) -> Result<bool, Failure> {
-        let change = match unit.change.take() {
-            None => return Ok(true),
-            Some(change) => change,
-        };
+        let Some(change) = unit.change.take() else { return Ok(true) };
         let (change, token) = match change {
             Change::Grant(grant) => {
                 let fence = batch.fence.max(batch.issued).max(grant.above.0).checked_add(1);
@@ -268,7 +265,7 @@ impl Journal {
                 }
             });
         }
-        let applied = replica.append(&self.segments, self.table, &frames);
+        let applied = replica.append(&self.segments, &frames);
         if applied.is_err() || replica.at.sequence != until {
             let source = match applied {
                 Err(error) => io::Error::other(error.to_string()),
@@ -503,7 +500,7 @@ impl Batch {
             match &unit.end {
                 Ended::Appended(ticket) if ticket.stored && ticket.sequence > self.before => {
                     unit.end = match failure {
-                        Failure::Unknown { .. } => Ended::Failed(copy(&failure)),
+                        Failure::Unknown { .. } => Ended::Failed(Box::new(copy(&failure))),
                         _ => Ended::Waiting,
                     };
                 }

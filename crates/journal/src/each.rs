@@ -19,12 +19,10 @@ pub(crate) fn transact_each(
     decide: &mut DecideEach<'_>,
 ) -> EachReport {
     let journal = &engine.journal;
-    let mut order: Vec<usize> = (0..units.len()).collect();
-    order.sort_by_cached_key(|&index| {
-        units.get(index).and_then(|unit| unit.keys.first()).map(|&key| place(key, journal))
-    });
+    let order = in_order(units, journal);
     let mut outcomes: Vec<UnitOutcome> = units.iter().map(|_| UnitOutcome::NotBegun).collect();
-    let mut waiting: Vec<(usize, Ticket)> = Vec::new();
+    let mut waiting: Vec<Awaited> = Vec::with_capacity(units.len());
+    let mut frees = false;
     let mut rest = &order[..];
     while !rest.is_empty() {
         let (chunk, after) = rest.split_at(disjoint(units, rest));
@@ -42,7 +40,9 @@ pub(crate) fn transact_each(
         for (&index, end) in chunk.iter().zip(ends) {
             let Some(end) = end else { continue };
             if let UnitEnd::Appended(ticket) | UnitEnd::Refused(Some(ticket)) = &end {
-                waiting.push((index, *ticket));
+                let Ticket { epoch, sequence, stored, .. } = *ticket;
+                waiting.push(Awaited { epoch, sequence, index, stored });
+                frees |= ticket.frees;
             }
             let end = outcome(end);
             // Who had to wait too long for a lock says nothing of the others.
@@ -53,8 +53,7 @@ pub(crate) fn transact_each(
             break;
         }
     }
-    let frees = waiting.iter().any(|(_, ticket)| ticket.frees);
-    let stored = waiting.iter().any(|(_, ticket)| ticket.stored);
+    let stored = waiting.iter().any(|awaited| awaited.stored);
     let mut is_durable = !waiting.is_empty();
     for (index, failure) in wait(journal, waiting) {
         is_durable = false;
@@ -69,25 +68,39 @@ pub(crate) fn transact_each(
     EachReport { units: outcomes, barriers: u64::from(is_durable && stored) }
 }
 
+/// A frame that a unit waits for.
+#[derive(Clone, Copy)]
+struct Awaited {
+    epoch: u64,
+    sequence: u64,
+    index: usize,
+    /// Whether it is the unit's own.
+    stored: bool,
+}
+
+impl Awaited {
+    fn ticket(self) -> Ticket {
+        let Self { epoch, sequence, stored, .. } = self;
+        Ticket { epoch, sequence, token: None, stored, frees: false }
+    }
+}
+
 /// Waits once for all frames of an epoch; says which of them are not durable, and why.
-fn wait(journal: &Journal, mut waiting: Vec<(usize, Ticket)>) -> Vec<(usize, Failure)> {
+fn wait(journal: &Journal, mut waiting: Vec<Awaited>) -> Vec<(usize, Failure)> {
     let mut failed = Vec::new();
     // A batch that was interrupted by a failed sync has frames in several epochs.
-    waiting.sort_by_key(|(_, ticket)| (ticket.epoch, ticket.sequence));
-    for group in waiting.chunk_by(|a, b| a.1.epoch == b.1.epoch) {
-        let Some((_, last)) = group.last() else { continue };
-        let Err(failure) = journal.wait_durable(last) else { continue };
-        for (index, ticket) in group {
+    waiting.sort_by_key(|awaited| (awaited.epoch, awaited.sequence));
+    for group in waiting.chunk_by(|a, b| a.epoch == b.epoch) {
+        let Some(last) = group.last() else { continue };
+        let Err(failure) = journal.wait_durable(&last.ticket()) else { continue };
+        for awaited in group {
             // What was before the last one may count all the same: that is decided by now.
             let own = match &failure {
-                Failure::Restored(_) => journal.wait_durable(ticket).err(),
+                Failure::Restored(_) => journal.wait_durable(&awaited.ticket()).err(),
                 _ => Some(copy(&failure)),
             };
-            failed.extend(
-                own.map(|failure| {
-                    (*index, if ticket.stored { failure } else { untouched(failure) })
-                }),
-            );
+            let own = own.map(|own| if awaited.stored { own } else { untouched(own) });
+            failed.extend(own.map(|own| (awaited.index, own)));
         }
     }
     failed
@@ -104,17 +117,36 @@ fn put(outcomes: &mut [UnitOutcome], index: usize, outcome: UnitOutcome) {
     }
 }
 
-/// Orders keys by space, shard and id: by as much of the id as tells any two apart.
-fn place(key: Key, journal: &Journal) -> u128 {
+/// The units by space, shard and id of their first key.
+fn in_order(units: &[Request<'_>], journal: &Journal) -> Vec<usize> {
+    let first = |index: usize| units.get(index).and_then(|unit| unit.keys.first());
+    let place = |index: usize| first(index).map_or(0, |&key| place(key, journal));
+    let mut order: Vec<(u64, usize)> =
+        (0..units.len()).map(|index| (place(index), index)).collect();
+    order.sort_unstable();
+    // What the numbers do not tell apart.
+    for same in order.chunk_by_mut(|a, b| a.0 == b.0) {
+        if same.len() > 1 {
+            same.sort_by_key(|&(_, index)| (first(index), index));
+        }
+    }
+    order.into_iter().map(|(_, index)| index).collect()
+}
+
+/// Orders keys by space, shard and as much of the id as there is room for.
+fn place(key: Key, journal: &Journal) -> u64 {
     let shard = key.id.shard(journal.meta.shards);
-    let (head, _) = key.id.as_bytes().as_chunks::<16>();
-    let id = head.first().map_or(0, |head| u128::from_be_bytes(*head));
-    let space = u128::from(key.space == Space::Work);
-    space << 127 | u128::from(shard.get()) << 112 | id >> 16
+    let id = key.id.as_bytes().first_chunk().map_or(0, |head| u64::from_be_bytes(*head));
+    u64::from(key.space == Space::Work) << 63 | u64::from(shard.get()) << 53 | id >> 11
 }
 
 /// How many of the units at the beginning of `order` have no key in common.
 fn disjoint(units: &[Request<'_>], order: &[usize]) -> usize {
+    let keys_of = |index: usize| units.get(index).map_or(&[][..], |unit| unit.keys);
+    // Where each has one key, two with the same one come one after the other.
+    if order.iter().all(|&index| keys_of(index).len() == 1) {
+        return 1 + order.array_windows().take_while(|[a, b]| keys_of(*a) != keys_of(*b)).count();
+    }
     let mut keys: HashSet<Key, KeyHashing> = HashSet::default();
     keys.reserve(order.len());
     let fits = |&&index: &&usize| {

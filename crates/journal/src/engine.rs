@@ -65,7 +65,7 @@ impl Engine for JournalEngine {
                     Err(Failure::Restored(_)) if round < TRIES => {}
                     Err(failure) => return Err(Failure::Untouched(into_storage(failure))),
                 },
-                Some(UnitEnd::Failed(failure)) => return Err(failure),
+                Some(UnitEnd::Failed(failure)) => return Err(*failure),
                 Some(UnitEnd::Appended(ticket)) => {
                     self.journal.wait_durable(&ticket)?;
                     if ticket.frees {
@@ -127,6 +127,8 @@ struct Asking {
     /// The moment that the caller brought.
     given: Option<Timestamp>,
     view: View,
+    /// A frame that is durable, of this epoch.
+    durable: (u64, u64),
 }
 
 /// What a unit is decided on.
@@ -142,7 +144,8 @@ struct Looked<'a> {
 pub(crate) enum UnitEnd {
     /// With the frame that it was refused for, if that was not durable yet.
     Refused(Option<Ticket>),
-    Failed(Failure),
+    /// Boxed, as there are many ends and few failures.
+    Failed(Box<Failure>),
     Appended(Ticket),
 }
 
@@ -172,13 +175,13 @@ impl JournalEngine {
                     // Nobody could append: one as little as the others.
                     for end in ends.iter_mut().filter(|end| end.is_none()) {
                         let what = what.clone();
-                        *end = Some(UnitEnd::Failed(Failure::Busy { what, waited }));
+                        *end = Some(UnitEnd::Failed(Box::new(Failure::Busy { what, waited })));
                     }
                 }
                 Err(failure) => {
                     let told = ends.iter().any(|end| has_failed(end.as_ref()));
                     if let Some(end) = ends.iter_mut().find(|end| end.is_none() && !told) {
-                        *end = Some(UnitEnd::Failed(failure));
+                        *end = Some(UnitEnd::Failed(Box::new(failure)));
                     }
                     break;
                 }
@@ -191,7 +194,7 @@ impl JournalEngine {
                 let waited = std::time::Duration::ZERO;
                 for end in ends.iter_mut().filter(|end| end.is_none()) {
                     let what = what.clone();
-                    *end = Some(UnitEnd::Failed(Failure::Busy { what, waited }));
+                    *end = Some(UnitEnd::Failed(Box::new(Failure::Busy { what, waited })));
                 }
                 break;
             }
@@ -254,7 +257,7 @@ impl JournalEngine {
             self.journal.make_room(deadline)?;
         }
         if let Some((index, failure)) = stopped {
-            put(ends, index, Some(UnitEnd::Failed(failure)));
+            put(ends, index, Some(UnitEnd::Failed(Box::new(failure))));
         }
         Ok(())
     }
@@ -277,7 +280,10 @@ impl JournalEngine {
         let asking = asking.insert(same.unwrap_or_else(|| self.asking(unit.now, pid)));
         self.show(&replica, unit.keys, &mut asking.view)?;
         let (epoch, at) = (replica.epoch(), replica.at.sequence);
-        let durable = self.journal.known_durable(&replica.place());
+        if anew || asking.durable.0 != epoch {
+            asking.durable = (epoch, self.journal.known_durable(&replica.place()));
+        }
+        let (_, durable) = asking.durable;
         // The last frame that changed one of them counts if it is not known to be durable.
         let sequence = if at > durable { replica.last_change(unit.keys) } else { 0 };
         let ticket = Ticket { epoch, sequence, token: None, stored: false, frees: false };
@@ -290,8 +296,8 @@ impl JournalEngine {
         view.entries.clear();
         view.entries.reserve_exact(keys.len());
         for &key in keys {
-            let record = replica.get(key).map_err(|error| self.journal.read_error(error))?;
-            view.entries.push((key, record.map_or(Entry::Vacant, Entry::Present)));
+            let shown = replica.show(key, &mut view.entries);
+            shown.map_err(|error| self.journal.read_error(error))?;
         }
         if let Some(boot) = &mut view.moment.boot {
             let own = self.life.as_ref().map(|life| &*life.id);
@@ -304,7 +310,7 @@ impl JournalEngine {
         let moment = self.moment(given);
         let writer = Arc::new(self.writer(given, &moment, pid));
         let (default_ttl, entries) = (self.journal.meta.ttl, Vec::new());
-        Asking { given, view: View { moment, writer, default_ttl, entries } }
+        Asking { given, view: View { moment, writer, default_ttl, entries }, durable: (0, 0) }
     }
 
     /// The moment by every clock of this host, or the caller's own.
@@ -389,7 +395,7 @@ fn put(ends: &mut [Option<UnitEnd>], index: usize, end: Option<UnitEnd>) {
 pub(crate) fn outcome(end: UnitEnd) -> UnitOutcome {
     match end {
         UnitEnd::Refused(_) => UnitOutcome::Refused,
-        UnitEnd::Failed(failure) => UnitOutcome::Failed(failure),
+        UnitEnd::Failed(failure) => UnitOutcome::Failed(*failure),
         UnitEnd::Appended(ticket) => UnitOutcome::Done(ticket.token),
     }
 }

@@ -320,6 +320,11 @@ impl Hints {
         self.words.try_store(TICKET, &[ticket]).then_some(ticket)
     }
 
+    /// Whether a place was given out in this boot.
+    pub(crate) fn has_queued(&self) -> bool {
+        self.words.load(TICKET) != 0
+    }
+
     /// How many places there are.
     pub(crate) fn seats(&self) -> usize {
         if self.shared { SEATS } else { 0 }

@@ -110,7 +110,14 @@ impl Journal {
 
     /// Takes a lock if it is free.
     pub(crate) fn try_lock(&self, which: Which) -> Result<Option<Held<'_>>, StorageError> {
-        let locks = self.locks()?;
+        self.try_lock_of(self.locks()?, which)
+    }
+
+    fn try_lock_of<'a>(
+        &'a self,
+        locks: &'a Locks,
+        which: Which,
+    ) -> Result<Option<Held<'a>>, StorageError> {
         let (lock, tell) = match which {
             Which::Append => (&locks.append, Some((&self.hints, APPEND, false))),
             Which::Sync => (&locks.sync, Some((&self.hints, SYNC, true))),
@@ -144,9 +151,10 @@ impl Journal {
             Which::Append => APPEND,
             Which::Sync | Which::Maintain => SYNC,
         };
+        let locks = self.locks().map_err(Failure::Untouched)?;
         loop {
             let seen = self.hints.seen(word);
-            if let Some(held) = self.try_lock(which).map_err(Failure::Untouched)? {
+            if let Some(held) = self.try_lock_of(locks, which).map_err(Failure::Untouched)? {
                 return Ok(held);
             }
             let left = self.world.clock.left(deadline);

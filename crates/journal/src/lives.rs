@@ -112,17 +112,19 @@ impl Drop for Life {
 impl Journal {
     /// The lives among the holders of `entries` that have ended.
     pub(crate) fn gone_among(&self, entries: &[(Key, Entry)], own: Option<&str>) -> Vec<Arc<str>> {
-        let mut seen: BTreeSet<&Arc<str>> = BTreeSet::new();
+        let mut seen: Vec<&Arc<str>> = Vec::new();
         for (_, entry) in entries {
             if let Entry::Present(record) = entry
                 && let Some(boot) = record.holder().writer.as_ref().and_then(|w| w.boot.as_ref())
-                && Some(&boot.boot) == self.world.host.boot.as_ref()
                 && let Some(life) = &boot.life
                 && Some(&**life) != own
+                && Some(&boot.boot) == self.world.host.boot.as_ref()
             {
-                seen.insert(life);
+                seen.push(life);
             }
         }
+        // The members of a group come one after the other.
+        seen.dedup();
         seen.into_iter().filter(|life| self.has_ended(life)).cloned().collect()
     }
 

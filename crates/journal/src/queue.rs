@@ -80,6 +80,9 @@ impl Journal {
 
     /// How many wait for one of `keys`, of those who came before `ticket`.
     pub(crate) fn waiting_before(&self, keys: &[u64], ticket: u64) -> usize {
+        if !self.hints.has_queued() {
+            return 0;
+        }
         let seats = (0..self.hints.seats()).filter_map(|at| self.hints.seat(at));
         seats
             .filter(|other| other.ticket < ticket)

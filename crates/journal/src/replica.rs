@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 
 use ringfence_env::{Fs, RandomFile};
-use ringfence_model::{Key, Record, Space};
+use ringfence_model::{Entry, Key, Record, Space};
 
 use crate::changed::{Change, Changed, Unread};
 use crate::checkpoint::{Checkpoint, CheckpointError, Position};
@@ -203,7 +203,7 @@ impl Replica {
             let read = read_full(segments.file(self.slot)?, piece, self.at.offset)?;
             let piece = piece.get(..read).unwrap_or_default();
             let segment = self.at.segment;
-            let (more, used) = self.apply_all(segments, table, piece, until, suspect)?;
+            let (more, used) = self.apply_all(segments, Some(table), piece, until, suspect)?;
             *used_in_all += used;
             match more {
                 More::Enough => return Ok(Tail::End),
@@ -223,13 +223,8 @@ impl Replica {
     }
 
     /// Applies frames that were just appended here, as everybody else will when he reads them.
-    pub fn append(
-        &mut self,
-        segments: &Segments,
-        table: u64,
-        frames: &[u8],
-    ) -> Result<(), ReadError> {
-        self.apply_all(segments, table, frames, u64::MAX, false).map(|_| ())
+    pub fn append(&mut self, segments: &Segments, frames: &[u8]) -> Result<(), ReadError> {
+        self.apply_all(segments, None, frames, u64::MAX, false).map(|_| ())
     }
 
     /// Whether the file goes on for this many bytes.
@@ -260,11 +255,12 @@ impl Replica {
         })
     }
 
-    /// Applies the frames at the beginning of `bytes`; says what is missing, and how many it used.
+    /// Applies the frames at the beginning of `bytes`; says what is missing, and how many it used. Without
+    /// a `table` they are our own.
     fn apply_all(
         &mut self,
         segments: &Segments,
-        table: u64,
+        table: Option<u64>,
         bytes: &[u8],
         until: u64,
         suspect: bool,
@@ -277,7 +273,11 @@ impl Replica {
             let rest = bytes.get(used..).unwrap_or_default();
             let room = self.segment_bytes.saturating_sub(self.at.offset);
             let limit = usize::try_from(room).unwrap_or(usize::MAX);
-            let checked = match frame::read(rest, table, limit) {
+            let read = match table {
+                Some(table) => frame::read(rest, table, limit),
+                None => frame::read_own(rest, limit),
+            };
+            let checked = match read {
                 Ok(checked) if self.is_next(&checked) => checked,
                 Err(NoFrame::Short(least)) => return Ok((More::Read(least), used)),
                 Ok(_) | Err(NoFrame::Bad) => return Ok((More::None, used)),
@@ -389,9 +389,9 @@ impl Replica {
         Ok(())
     }
 
-    /// What is stored under a key.
-    pub fn get(&self, key: Key) -> Result<Option<Record>, ReadError> {
-        self.changed.record(key, &self.checkpoint).map_err(|why| self.unread(why))
+    /// Adds what is stored under a key to `entries`.
+    pub fn show(&self, key: Key, entries: &mut Vec<(Key, Entry)>) -> Result<(), ReadError> {
+        self.changed.show(key, &self.checkpoint, entries).map_err(|why| self.unread(why))
     }
 
     fn unread(&self, why: Unread) -> ReadError {

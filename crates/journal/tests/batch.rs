@@ -131,6 +131,26 @@ fn a_thousand_heartbeats_of_one_call_are_one_frame_and_one_sync() {
 }
 
 #[test]
+fn what_was_renewed_at_this_moment_already_is_not_written_again() {
+    let (bed, engine) = Bed::new(1 << 20);
+    let held = claim(&engine, 3);
+    let (whole, token) = held.last().unwrap();
+    assert_eq!(whole.len(), 3);
+    let part = (TargetGroup::new(whole.targets().take(1)).unwrap(), token.clone());
+    heartbeat(&engine, std::slice::from_ref(&part), Some(2e9));
+    let before = frames(&bed.root).len();
+    heartbeat(&engine, &held, Some(2e9));
+    let all = frames(&bed.root);
+    let [(_, changes)] = all.get(before..).unwrap() else { panic!("one frame") };
+    // One of one, two of two, and the two others of three.
+    assert_eq!((changes.renewed.len(), changes.stored.len(), changes.removed.len()), (5, 0, 0));
+    heartbeat(&engine, &held, Some(2e9));
+    assert_eq!(frames(&bed.root).len(), all.len(), "nothing is left to write");
+    let at = Timestamp::from_seconds(2e9).unwrap();
+    assert!(records(&engine).values().all(|record| record.holder().updated == at));
+}
+
+#[test]
 fn renewed_leases_are_the_same_for_everybody_and_after_a_change_of_segments() {
     // Room for about two hundred leases.
     let (bed, engine) = Bed::new(256 * 1024);

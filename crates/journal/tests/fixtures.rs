@@ -137,10 +137,7 @@ fn every_checkpoint_is_written_today_as_it_was_then() {
     for (name, _) in make::TABLES {
         let copy = Copy::of(name);
         let old = Checkpoint::open(&*copy.world.fs, &copy.layout(), copy.table).unwrap();
-        let records = (0..old.blocks()).flat_map(|block| {
-            let records = old.block(block).unwrap();
-            records.iter().cloned().collect::<Vec<_>>()
-        });
+        let records = (0..old.blocks()).flat_map(|block| old.block(block).unwrap().to_vec());
         let records = records.map(Ok::<_, CheckpointError>);
         let before = copy.bytes("checkpoint");
         checkpoint::write(&*copy.world.fs, &copy.layout(), copy.table, &old.head, records).unwrap();
@@ -235,7 +232,7 @@ fn a_reader_made_from_the_documentation_alone_finds_the_same() {
         assert_eq!(found.ended, old.head.ended, "{name}");
         assert_eq!(found.blocks.len(), old.blocks(), "{name}");
         for (number, block) in found.blocks.iter().enumerate() {
-            for (found, (key, stored)) in block.iter().zip(&*old.block(number).unwrap()) {
+            for (found, (key, stored)) in block.iter().zip(old.block(number).unwrap()) {
                 assert_eq!(found.id, *key.id.as_bytes());
                 let record = stored.record().unwrap().unwrap();
                 assert_eq!(found.change, documented::Change::Stored(json(&record)));

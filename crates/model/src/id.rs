@@ -50,6 +50,7 @@ impl RecordId {
 
 impl Ord for RecordId {
     /// The order of the bytes; they are digests, so the first eight tell nearly any two apart.
+    #[inline]
     fn cmp(&self, other: &Self) -> Ordering {
         let head = |id: &Self| id.0.first_chunk().map_or(0, |head| u64::from_be_bytes(*head));
         head(self).cmp(&head(other)).then_with(|| self.0.cmp(&other.0))
@@ -57,6 +58,7 @@ impl Ord for RecordId {
 }
 
 impl PartialOrd for RecordId {
+    #[inline]
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
@@ -171,6 +173,24 @@ mod tests {
         assert_eq!(id.shard(ShardCount::new(8).unwrap()).get(), 5);
         assert_eq!(id.shard(ShardCount::new(1000).unwrap()).get(), 541);
         assert_eq!(id.shard(ShardCount::new(1).unwrap()).to_string(), "000");
+    }
+
+    #[test]
+    fn ids_are_in_the_order_of_their_bytes_also_where_the_first_eight_are_the_same() {
+        let mut all: Vec<[u8; 32]> = Vec::new();
+        for at in [0, 3, 7, 8, 15, 31] {
+            for byte in [0, 1, 0x7f, 0x80, 0xff] {
+                let mut bytes = [0x55; 32];
+                bytes[at] = byte;
+                all.push(bytes);
+            }
+        }
+        for one in &all {
+            for two in &all {
+                let (a, b) = (RecordId::from_bytes(*one), RecordId::from_bytes(*two));
+                assert_eq!(a.cmp(&b), one.cmp(two), "{a} {b}");
+            }
+        }
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Heartbeat: one group, or everything a coordinator holds in one batch.
 
-use ringfence_engine::{Failure, Request, UnitOutcome};
+use ringfence_engine::{Failure, UnitOutcome};
 use ringfence_model::rules::{self, Lost};
-use ringfence_model::{Key, TargetGroup, Timestamp, Token};
+use ringfence_model::{TargetGroup, Timestamp, Token};
 
-use crate::target_table::{TargetTable, keys};
+use crate::target_table::{KeysOfAll, TargetTable, keys, members};
 
 /// A renewed lease.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,8 +46,11 @@ impl TargetTable {
         leases: &[(&TargetGroup, &Token)],
         now: Option<Timestamp>,
     ) -> BatchedHeartbeat {
-        let keys: Vec<Vec<Key>> = leases.iter().map(|(group, _)| keys(group)).collect();
-        let units: Vec<Request<'_>> = keys.iter().map(|keys| self.request(keys, now)).collect();
+        let mut keys = KeysOfAll::default();
+        for (group, _) in leases {
+            keys.push(members(group));
+        }
+        let units = keys.requests(self, now);
         let mut seen: Vec<Option<Result<Renewed, Lost>>> = leases.iter().map(|_| None).collect();
         let report = self.engine.transact_each(&units, &mut |index, view| {
             let (group, token) = leases.get(index)?;

@@ -58,5 +58,37 @@ impl TargetTable {
 }
 
 pub(crate) fn keys(group: &TargetGroup) -> Vec<Key> {
-    group.members().map(|(id, _)| Key { space: Space::Targets, id }).collect()
+    members(group).collect()
+}
+
+/// The keys of a group, in order.
+pub(crate) fn members(group: &TargetGroup) -> impl Iterator<Item = Key> + '_ {
+    group.members().map(|(id, _)| Key { space: Space::Targets, id })
+}
+
+/// The keys of the units of a batch, in one piece.
+#[derive(Debug, Default)]
+pub(crate) struct KeysOfAll {
+    keys: Vec<Key>,
+    /// Where each unit ends.
+    ends: Vec<usize>,
+}
+
+impl KeysOfAll {
+    /// Adds a unit.
+    pub(crate) fn push(&mut self, keys: impl Iterator<Item = Key>) {
+        self.keys.extend(keys);
+        self.ends.push(self.keys.len());
+    }
+
+    /// A request for each unit.
+    pub(crate) fn requests(&self, table: &TargetTable, now: Option<Timestamp>) -> Vec<Request<'_>> {
+        let mut from = 0;
+        let request = |&end: &usize| {
+            let keys = self.keys.get(from..end).unwrap_or_default();
+            from = end;
+            table.request(keys, now)
+        };
+        self.ends.iter().map(request).collect()
+    }
 }

@@ -389,16 +389,12 @@ impl Page {
         record::read_rest(key.id, body, &mut In::at(&self.bytes, at)?)
     }
 
-    fn renewal(&self, body: u32) -> Result<&Renewal, Malformed> {
+    /// What is written of a renewal.
+    pub fn renewal(&self, body: u32) -> Result<&Renewal, Malformed> {
         match self.body(body, |from| Renewal::read(from).map(Read::Renewal))? {
             Read::Renewal(renewal) => Ok(renewal),
             Read::Body(_) => Err(Malformed("the kind of a body")),
         }
-    }
-
-    /// The record after the renewal of this body.
-    pub fn renewed(&self, body: u32, record: Record) -> Result<Record, Malformed> {
-        Ok(self.renewal(body)?.over(record))
     }
 }
 
@@ -446,7 +442,11 @@ impl Stored {
         match self {
             Self::Removed => Ok(None),
             Self::Record(place) => place.record().map(Some),
-            Self::Renewed(of, by) => by.page.renewed(by.body, of.record()?).map(Some),
+            Self::Renewed(of, by) => {
+                let mut record = of.record()?;
+                by.renewal()?.renew(&mut record);
+                Ok(Some(record))
+            }
         }
     }
 }

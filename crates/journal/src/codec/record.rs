@@ -166,6 +166,9 @@ fn tail(from: &mut In<'_>) -> Result<Tail, Malformed> {
     let (attempts, steals) = (from.u64()?, from.u64()?);
     let previous_owner = from.option(|from| Ok(from.text()?.into()))?;
     let count = from.count(8)?;
+    if count == 0 {
+        return Ok((History { attempts, steals, previous_owner }, BTreeMap::new()));
+    }
     let field = |_| {
         let name = from.text()?.to_owned();
         let value = RawValue::from_string(from.text()?.to_owned());

@@ -26,17 +26,16 @@ impl Renewal {
 
     /// Whether it is the same as another one; the writer is looked into only if it is not the very same.
     pub fn is_same(&self, other: &Self) -> bool {
-        let by = match (&self.writer, &other.writer) {
-            (Some(one), Some(two)) => Arc::ptr_eq(one, two) || one == two,
-            (one, two) => one.is_none() && two.is_none(),
-        };
-        by && self.updated == other.updated
+        self.updated == other.updated
+            && match (&self.writer, &other.writer) {
+                (Some(one), Some(two)) => Arc::ptr_eq(one, two) || one == two,
+                (one, two) => one.is_none() && two.is_none(),
+            }
     }
 
-    /// The record after the renewal.
-    pub fn over(&self, mut record: Record) -> Record {
+    /// Renews a record.
+    pub fn renew(&self, record: &mut Record) {
         record.renew(self.updated, self.writer.clone());
-        record
     }
 
     /// Writes it.

@@ -257,7 +257,10 @@ fn replayed(bytes: &[u8]) {
         let seen = replica.space(space).ok();
         assert_eq!(other.space(space).ok(), seen);
         for (key, record) in seen.into_iter().flatten() {
-            assert_eq!(replica.get(key).unwrap(), Some(record));
+            let mut entries = Vec::new();
+            replica.show(key, &mut entries).unwrap();
+            let [(of, Entry::Present(found))] = &entries[..] else { panic!("{entries:?}") };
+            assert_eq!((*of, found), (key, &record));
         }
     }
 }

@@ -68,12 +68,13 @@ impl Holder {
 
     /// Whether this is when, and by whom, it was written last.
     pub fn is_renewed_as(&self, updated: Timestamp, writer: Option<&Arc<Writer>>) -> bool {
-        let by = match (&self.writer, writer) {
-            (Some(one), Some(two)) => Arc::ptr_eq(one, two) || one == two,
-            (None, None) => true,
-            _ => false,
-        };
-        by && self.updated == updated
+        // The cheap difference first.
+        self.updated == updated
+            && match (&self.writer, writer) {
+                (Some(one), Some(two)) => Arc::ptr_eq(one, two) || one == two,
+                (None, None) => true,
+                _ => false,
+            }
     }
 
     /// The same after a heartbeat at the moment of `view`.

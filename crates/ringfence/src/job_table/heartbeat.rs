@@ -1,11 +1,11 @@
 //! Heartbeats of everything a coordinator runs, in one batch.
 
-use ringfence_engine::{Failure, Request, UnitOutcome};
+use ringfence_engine::{Failure, UnitOutcome};
 use ringfence_model::rules::{self, Lost, WorkStale};
 use ringfence_model::{Key, RecordId, TargetGroup, Timestamp, Token, Transition, View};
 
 use super::JobTable;
-use crate::target_table::keys;
+use crate::target_table::{KeysOfAll, members};
 
 /// One part of a job.
 #[derive(Clone, Copy, Debug)]
@@ -32,9 +32,14 @@ impl JobTable {
         parts: &[(JobPart<'_>, &Token)],
         now: Option<Timestamp>,
     ) -> JobHeartbeats {
-        let keys: Vec<Vec<Key>> = parts.iter().map(|(part, _)| part.keys()).collect();
-        let units: Vec<Request<'_>> =
-            keys.iter().map(|keys| self.targets.request(keys, now)).collect();
+        let mut keys = KeysOfAll::default();
+        for (part, _) in parts {
+            match part {
+                JobPart::Group(group) => keys.push(members(group)),
+                JobPart::Item(id) => keys.push(std::iter::once(Key::work(*id))),
+            }
+        }
+        let units = keys.requests(&self.targets, now);
         let mut lost: Vec<Option<PartLost>> = parts.iter().map(|_| None).collect();
         let report = self.targets.engine.transact_each(&units, &mut |index, view| {
             let (part, token) = parts.get(index)?;
@@ -62,13 +67,6 @@ impl JobTable {
 }
 
 impl JobPart<'_> {
-    fn keys(&self) -> Vec<Key> {
-        match self {
-            Self::Group(group) => keys(group),
-            Self::Item(id) => vec![Key::work(*id)],
-        }
-    }
-
     fn renew(&self, view: &View, token: &Token) -> Result<Transition, PartLost> {
         Ok(match self {
             Self::Group(group) => rules::heartbeat(view, group, token)?,
