@@ -118,7 +118,10 @@ impl Store {
         let left = sound(&old)?;
         let contents = Contents::of(&old, still.fence())?;
         arrival.begin(world, &old.info().table)?;
-        let table = match fill::build(world, &arrival, into, &contents) {
+        // Another move may have ended here since it was looked. From now on none can.
+        let built =
+            arrival.expect_free(world).and_then(|()| fill::build(world, &arrival, into, &contents));
+        let table = match built {
             Ok(table) => table,
             Err(error) => {
                 // What cannot be removed now is removed by the next try.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 
-use ringfence::{Claim, JournalOptions, Store, World};
+use ringfence::{Claim, JournalOptions, MigrateError, Store, World};
 use ringfence_env::fault::{Call, FaultFs};
 
 use crate::migrate::{beside, destinations, told};
@@ -148,4 +148,35 @@ fn two_tables_on_their_way_to_one_place_never_become_one() {
         let names = std::fs::read_dir(bed.path()).unwrap();
         assert_eq!(names.count(), 3, "nothing is left beside");
     }
+}
+
+/// One has looked, and found nothing; before it takes the place the other one has come and is settled.
+#[test]
+fn a_table_that_arrived_since_it_was_looked_is_not_moved_over() {
+    let bed = tempfile::tempdir().unwrap();
+    let (first, second) = (bed.path().join("old1"), bed.path().join("old2"));
+    let to = bed.path().join("new");
+    let claim = Claim::by("a").unwrap().ttl(ttl(600.0));
+    for (target, from) in [(1, &first), (2, &second)] {
+        let store = Store::init(from, &JournalOptions::default().into()).unwrap();
+        let _held = store.targets().claim(&group(&[target]), &claim).unwrap();
+    }
+    let fs = FaultFs::new(World::system().fs);
+    let (met, from, place) = (AtomicU64::new(0), first.clone(), to.clone());
+    fs.on_call(move |call, path| {
+        let begins = call == Call::Mkdir && path.to_string_lossy().contains(".arriving.");
+        if begins && met.fetch_add(1, Ordering::SeqCst) == 0 {
+            Store::migrate(&from, &place, &destinations()[1]).unwrap();
+        }
+    });
+    let world = World::system().with_fs(Arc::new(fs));
+    let ended = Store::migrate_in(&world, &second, &to, &destinations()[0]);
+    assert!(matches!(ended, Err(MigrateError::Exists { .. })), "{ended:?}");
+    for (target, at) in [(1, &to), (2, &second)] {
+        let leases = Store::open(at).unwrap().targets().list(None).unwrap().leases;
+        let there: Vec<u64> =
+            leases.iter().map(|lease| lease.state.record().unwrap().target.get()).collect();
+        assert_eq!(there, [target]);
+    }
+    assert_eq!(std::fs::read_dir(bed.path()).unwrap().count(), 3, "nothing is left beside");
 }
