@@ -16,6 +16,7 @@ mod crash;
 mod fuzz;
 mod packages;
 mod process;
+mod programs;
 mod suite;
 mod suites;
 mod tally;

@@ -8,9 +8,10 @@
 use std::fmt;
 use std::io::{self, PipeReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Mutex;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -82,26 +83,77 @@ impl Finished {
 ///
 /// While it runs longer than half a minute, a line on standard error tells what it said last. Runs
 /// take turns, and every process that descends from this one counts as part of the run.
-pub(crate) fn run(mut command: Command, limits: &Limits) -> Result<Finished, StartError> {
+pub(crate) fn run(command: Command, limits: &Limits) -> Result<Finished, StartError> {
     let _run = RUN.lock();
+    let mut finished = run_until(command, Instant::now(), limits)?;
+    finished.left_behind = end_what_is_left();
+    Ok(finished)
+}
+
+/// Does the same with all of `commands`, so many at once, in their order as far as that allows.
+///
+/// Each is heard by itself. The limit is that of all together, and what any of them left running is
+/// told of the one that came last.
+pub(crate) fn run_side_by_side(
+    commands: Vec<Command>,
+    at_once: usize,
+    limits: &Limits,
+) -> Vec<Result<Finished, StartError>> {
+    let _run = RUN.lock();
+    let started = Instant::now();
+    let (next, ended) = (Mutex::new(commands.into_iter().enumerate()), Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        for _ in 0..at_once.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let taken = next.lock().unwrap_or_else(PoisonError::into_inner).next();
+                    let Some((number, command)) = taken else { return };
+                    let finished = run_until(command, started, limits);
+                    let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
+                    ended.push((number, finished));
+                }
+            });
+        }
+    });
+    let left_behind = end_what_is_left();
+    let mut ended = ended.into_inner().unwrap_or_else(PoisonError::into_inner);
+    ended.sort_by_key(|(number, _)| *number);
+    if let Some((_, Ok(last))) = ended.iter_mut().rev().find(|(_, finished)| finished.is_ok()) {
+        last.left_behind = left_behind;
+    }
+    ended.into_iter().map(|(_, finished)| finished).collect()
+}
+
+/// Runs `command` to its end, or to the end of a time that began at `began`: then everything ends that
+/// descends from this process.
+fn run_until(
+    mut command: Command,
+    began: Instant,
+    limits: &Limits,
+) -> Result<Finished, StartError> {
     let start_error = |source| StartError { program: program_of(&command), source };
+    if began.elapsed() >= limits.time {
+        return Err(start_error(io::Error::other("the time is over")));
+    }
     let (reader, writer) = io::pipe().map_err(start_error)?;
     let writer_again = writer.try_clone().map_err(start_error)?;
     command.stdin(Stdio::null()).stdout(writer).stderr(writer_again).process_group(0);
     let mut child = spawn(&mut command)?;
+    let program = PathBuf::from(command.get_program());
+    let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
     // The command holds both write ends; the reader sees the end only after they are closed.
     drop(command);
 
     let started = Instant::now();
     let chunks = read_in_background(reader);
-    let mut heard = Heard { bytes: Vec::new(), next_report: PROGRESS };
+    let mut heard = Heard { name, bytes: Vec::new(), next_report: PROGRESS };
     let mut timed_out = None;
     let status = loop {
         heard.listen(&chunks, POLL);
         heard.report(started.elapsed());
         match child.try_wait() {
             Ok(Some(status)) => break status,
-            Ok(None) if started.elapsed() < limits.time => {}
+            Ok(None) if began.elapsed() < limits.time => {}
             Ok(None) => {
                 timed_out = Some(limits.time);
                 end_descendants(GRACE);
@@ -111,14 +163,21 @@ pub(crate) fn run(mut command: Command, limits: &Limits) -> Result<Finished, Sta
             Err(_) => break ExitStatus::from_raw(-1),
         }
     };
+    // What it left running may hold its output open, and go on writing to it.
+    let ended = Instant::now();
+    while heard.listen(&chunks, GRACE) && ended.elapsed() < GRACE {}
+    pass_gate();
+    let output = String::from_utf8_lossy(&heard.bytes).into_owned();
+    Ok(Finished { output, status, timed_out, left_behind: Vec::new() })
+}
+
+/// Ends what runs though its starter has ended, and names it.
+fn end_what_is_left() -> Vec<String> {
     let left_behind = wait_for_descendants(GRACE);
     if !left_behind.is_empty() {
         end_descendants(GRACE);
     }
-    while heard.listen(&chunks, GRACE) {}
-    pass_gate();
-    let output = String::from_utf8_lossy(&heard.bytes).into_owned();
-    Ok(Finished { output, status, timed_out, left_behind })
+    left_behind
 }
 
 /// Runs `command` to its end without standard input, its output going where this process's goes.
@@ -265,6 +324,7 @@ fn parse_stat(stat: &str) -> Option<Process> {
 
 /// What a child has said so far.
 struct Heard {
+    name: String,
     bytes: Vec<u8>,
     next_report: Duration,
 }
@@ -292,7 +352,7 @@ impl Heard {
             let tail = self.bytes.len().saturating_sub(400);
             let tail = String::from_utf8_lossy(self.bytes.get(tail..).unwrap_or_default());
             let last = tail.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("");
-            eprintln!("    .. {} s: {}", elapsed.as_secs(), last.trim());
+            eprintln!("    .. {} s, {}: {}", elapsed.as_secs(), self.name, last.trim());
         }
     }
 }
@@ -383,6 +443,52 @@ mod tests {
         assert_eq!(descendants(), []);
 
         assert!(run(Command::new("no-such-program-here"), &Limits { time: long }).is_err());
+
+        several_at_once(long);
+    }
+
+    /// Part of the test above.
+    fn several_at_once(long: Duration) {
+        let shells = |scripts: &[&str], limit| {
+            let command = |script: &&str| {
+                let mut command = Command::new("sh");
+                command.args(["-c", script]);
+                command
+            };
+            let commands = scripts.iter().map(command).collect();
+            run_side_by_side(commands, 2, &Limits { time: limit })
+        };
+        let dir = tempfile_name("meeting");
+        // Each of the two waits for the other, so they run at the same time; the third for neither.
+        let meet = |own: &str, other: &str| {
+            format!(
+                "touch {dir}-{own}; until test -e {dir}-{other}; do sleep 0.01; done; echo {own}"
+            )
+        };
+        let (one, two) = (meet("one", "two"), meet("two", "one"));
+        let all = shells(&[&one, &two, "echo three; exit 3"], long);
+        let _ = Command::new("sh").args(["-c", &format!("rm -f {dir}-*")]).status();
+        let said: Vec<&str> =
+            all.iter().map(|ended| ended.as_ref().unwrap().output.as_str()).collect();
+        assert_eq!(said, ["one\n", "two\n", "three\n"]);
+        let fine: Vec<bool> =
+            all.iter().map(|ended| ended.as_ref().unwrap().exited_well()).collect();
+        assert_eq!(fine, [true, true, false]);
+
+        let late = shells(&["sleep 600", "sleep 600", "echo never"], Duration::from_millis(200));
+        assert!(late.iter().all(|ended| !ended.as_ref().is_ok_and(Finished::exited_well)));
+        assert_eq!(descendants(), []);
+
+        let careless = shells(&["(setsid sleep 600 &) ; exit 0", "exit 0"], long);
+        assert!(careless.iter().any(|ended| !ended.as_ref().unwrap().exited_well()));
+        assert_eq!(descendants(), []);
+    }
+
+    fn tempfile_name(what: &str) -> String {
+        std::env::temp_dir()
+            .join(format!("xtask-{what}-{}", std::process::id()))
+            .display()
+            .to_string()
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use crate::packages;
-use crate::process::{self, Limits};
+use crate::process::{self, Finished, Limits, StartError};
 use crate::tally::Tally;
 
 /// One part of `cargo xtask test`. A new part is one more entry in the list of suites.
@@ -44,6 +44,9 @@ pub(crate) struct Outcome {
 /// With this a tool says that the machine lacks what it needs. In CI it fails instead.
 const EXIT_SKIPPED: i32 = 77;
 
+/// How a test program of Rust ends that has no test.
+const NO_TEST: &str = "test result: ok. 0 passed; 0 failed; 0 ignored";
+
 impl Context {
     /// A command that starts in the root of the clone.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
@@ -66,25 +69,50 @@ impl Context {
 
     /// Runs a command and lets `count` read from its output how many tests passed and failed.
     pub(crate) fn count(&self, command: Command, count: fn(&str) -> Tally) -> Outcome {
-        match process::run(command, &self.limits) {
-            Ok(finished) if finished.exited_well() => {
-                let tally = count(&finished.output).checked(true);
-                Outcome { tally, output: finished.output, skipped: None }
-            }
-            Ok(finished) if finished.code() == Some(EXIT_SKIPPED) => {
-                let last = finished.output.lines().last().unwrap_or("it says nothing");
-                Outcome { skipped: Some(last.to_owned()), ..Outcome::default() }
-            }
-            Ok(finished) => {
-                let counted = count(&finished.output);
-                // A single check that exits badly has not passed, whatever it printed.
-                let counted = if counted == Tally::PASS { Tally::default() } else { counted };
-                let tally = counted.checked(false);
-                let output = format!("{}\n[{}]\n", finished.output.trim_end(), finished.verdict());
-                Outcome { tally, output, skipped: None }
-            }
-            Err(error) => Outcome::failed(error.to_string()),
+        counted(process::run(command, &self.limits), count)
+    }
+
+    /// Does the same with several commands, so many at once; what each printed stays together.
+    pub(crate) fn count_side_by_side(
+        &self,
+        commands: Vec<Command>,
+        at_once: usize,
+        count: fn(&str) -> Tally,
+    ) -> Outcome {
+        let mut whole = Outcome::default();
+        for ended in process::run_side_by_side(commands, at_once, &self.limits) {
+            whole += match &ended {
+                // A program without a test has not failed, as `cargo test` sees it.
+                Ok(finished) if finished.exited_well() && finished.output.contains(NO_TEST) => {
+                    Outcome { tally: count(&finished.output), ..Outcome::default() }
+                }
+                _ => counted(ended, count),
+            };
         }
+        whole
+    }
+}
+
+/// What came of a command, with the tests that `count` reads from its output.
+fn counted(ended: Result<Finished, StartError>, count: fn(&str) -> Tally) -> Outcome {
+    match ended {
+        Ok(finished) if finished.exited_well() => {
+            let tally = count(&finished.output).checked(true);
+            Outcome { tally, output: finished.output, skipped: None }
+        }
+        Ok(finished) if finished.code() == Some(EXIT_SKIPPED) => {
+            let last = finished.output.lines().last().unwrap_or("it says nothing");
+            Outcome { skipped: Some(last.to_owned()), ..Outcome::default() }
+        }
+        Ok(finished) => {
+            let counted = count(&finished.output);
+            // A single check that exits badly has not passed, whatever it printed.
+            let counted = if counted == Tally::PASS { Tally::default() } else { counted };
+            let tally = counted.checked(false);
+            let output = format!("{}\n[{}]\n", finished.output.trim_end(), finished.verdict());
+            Outcome { tally, output, skipped: None }
+        }
+        Err(error) => Outcome::failed(error.to_string()),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::crash;
+use crate::programs;
 use crate::suite::{Context, Outcome, Suite};
 use crate::tally;
 use crate::target_dir;
@@ -97,9 +98,7 @@ fn docs(context: &Context) -> Outcome {
 }
 
 fn rust(context: &Context) -> Outcome {
-    let mut command = context.command("cargo");
-    command.args(["test", "--workspace", "--no-fail-fast"]);
-    let mut whole = context.count(command, tally::libtest);
+    let mut whole = programs::test(context);
     // The locks of threads are other ones there, so it is a build of its own.
     let mut orders = context.command("cargo");
     // Of the whole workspace, so that what others wrote is not built a second time with other features.

@@ -61,7 +61,7 @@ fn a_worker_is_believed_only_as_far_as_it_can_be_checked() {
 #[test]
 fn a_job_that_ends_worker_after_worker_is_set_aside() {
     let mut campaign = Campaign::new();
-    campaign.run("--seconds 3 --coordinators 1 --quiet", &bad("garbage", 0));
+    campaign.run("--seconds 6 --coordinators 1 --quiet", &bad("garbage", 0));
     let mut tries = std::collections::BTreeMap::new();
     for event in campaign.events(1) {
         if event["event"] == "granted" {
