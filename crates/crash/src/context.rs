@@ -96,8 +96,8 @@ impl Context {
     /// The same for one of several layers: its time starts now.
     pub(crate) fn share(&self, layer: &str, layers: usize) -> Self {
         let seconds = self.args.seconds.unwrap_or(match (self.args.ci, layers) {
-            (true, _) if layer == "weak" => 90,
-            (true, _) if layer == "soak" => 30,
+            // Other layers run beside it: as on a machine that is slower.
+            (true, _) if layer == "weak" || layer == "block" => 90,
             // What it tries is fixed, and all of it must be tried: for machines that are much slower.
             (true, _) if layer == "mutants" => 600,
             (true, _) if layer == "eio" => 180,

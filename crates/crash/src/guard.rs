@@ -234,7 +234,7 @@ pub(crate) fn leftovers() -> Vec<String> {
     for entry in std::fs::read_dir("/sys/block").into_iter().flatten().flatten() {
         let backing = entry.path().join("loop/backing_file");
         if let Ok(backing) = std::fs::read_to_string(backing)
-            && backing.contains(&*own)
+            && backing.contains(&format!("{own}/"))
         {
             left.push(format!("{} on {}", entry.file_name().to_string_lossy(), backing.trim()));
         }
@@ -391,8 +391,15 @@ fn remove_zram(number: u32) {
 }
 
 fn note(device: &str) -> io::Result<()> {
-    std::fs::create_dir_all(NOTES)?;
-    std::fs::write(format!("{NOTES}/{device}"), std::process::id().to_string())
+    let mut tries = 0;
+    loop {
+        std::fs::create_dir_all(NOTES)?;
+        match std::fs::write(format!("{NOTES}/{device}"), std::process::id().to_string()) {
+            // Another run has removed the folder meanwhile, which was empty.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && tries < 100 => tries += 1,
+            written => return written,
+        }
+    }
 }
 
 fn forget(device: &str) {

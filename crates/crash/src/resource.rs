@@ -36,7 +36,7 @@ pub(crate) fn run(context: &Context) -> Result<Vec<Row>, Trouble> {
     let known = ["ext4", "xfs", "btrfs", "tmpfs"];
     let systems = context.file_systems(&known);
     let kinds: Vec<Kind> = KINDS.into_iter().filter(|kind| systems.contains(&kind.fs)).collect();
-    let seconds = context.args.seconds.unwrap_or(if context.args.ci { 42 } else { 630 });
+    let seconds = context.args.seconds.unwrap_or(if context.args.ci { 100 } else { 630 });
     let share = Duration::from_secs(seconds) / u32::try_from(kinds.len() + 1).unwrap_or(1);
     for kind in kinds {
         let context = Context { deadline: Instant::now() + share, ..context.clone() };

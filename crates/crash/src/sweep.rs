@@ -119,7 +119,7 @@ pub(crate) fn run(context: &Context) -> Result<Vec<Row>, Trouble> {
     let mut rows = Vec::new();
     // The whole sweep has an end of its own; the deadline is for machines that are much slower.
     let modes = context.modes(&Mode::ALL);
-    let each = if context.args.ci { 29 } else { 300 };
+    let each = if context.args.ci { 45 } else { 300 };
     let runs = u32::try_from(modes.len()).unwrap_or(1).max(1);
     let share = context
         .args

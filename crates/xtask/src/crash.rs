@@ -16,6 +16,9 @@ use crate::targets;
 pub(crate) const PACKAGES: &[&str] =
     &["btrfs-progs", "e2fsprogs", "gcc", "mount", "strace", "util-linux", "xfsprogs"];
 
+/// All layers of the crash tools, those that take longest first.
+const LAYERS: [&str; 7] = ["mutants", "eio", "weak", "block", "sweep", "resource", "soak"];
+
 /// Runs the simulator; without arguments, every crash point of both engines in quick form.
 pub(crate) fn sim(repo: &Path, arguments: &[OsString]) -> ExitCode {
     println!("cargo xtask sim will build the simulator and run it");
@@ -87,13 +90,17 @@ pub(crate) fn sim_suite(context: &Context) -> Outcome {
         return built;
     }
     let tool = target_dir(&context.repo).join("release/ringfence-sim");
-    let mut whole = Outcome::default();
-    for arguments in [&["--exhaustive", "--quick"][..], &["--random", "400", "--from", "1001"]] {
-        let mut command = context.command(&tool);
-        command.args(arguments);
-        whole += context.count(command, tally::simulator);
-    }
-    whole
+    let runs = [&["--exhaustive", "--quick"][..], &["--random", "400", "--from", "1001"]];
+    let modes = ["group", "journal", "record"];
+    let commands =
+        runs.into_iter().flat_map(|run| modes.map(|mode| (run, mode))).map(|(run, mode)| {
+            let mut command = context.command(&tool);
+            command.args(run).args(["--mode", mode]);
+            command
+        });
+    // Each only computes, in one thread.
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    context.count_side_by_side(commands.collect(), processors, tally::simulator)
 }
 
 /// The suite: every layer in its short fixed form.
@@ -103,9 +110,16 @@ pub(crate) fn crash_suite(context: &Context) -> Outcome {
     if !built.tally.is_success() {
         return built;
     }
-    let mut command = context.command(target_dir(&context.repo).join("release/ringfence-crash"));
-    command.args(["all", "--ci"]);
-    context.count(command, tally::crash)
+    let tool = target_dir(&context.repo).join("release/ringfence-crash");
+    let commands = LAYERS.map(|layer| {
+        let mut command = context.command(&tool);
+        command.args([layer, "--ci"]);
+        command
+    });
+    // Mounts and flushes are waited for. As processes of their own: a child that one layer starts must
+    // not hold for a moment the device, or the lock, that another is about to let go.
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    context.count_side_by_side(commands.into(), processors + 1, tally::crash)
 }
 
 fn build_command(context: &Context, packages: &[&str]) -> Command {
