@@ -9,14 +9,15 @@
 )]
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence_engine::{Engine, Failure, Outcome, Request};
 use ringfence_env::fault::{Call, Effect, FaultFs, When};
-use ringfence_env::{HostIdentity, RealFs, World};
-use ringfence_journal::{InitOptions, JournalEngine};
+use ringfence_env::{Clock as _, HostIdentity, RealFs, SystemClock, World};
+use ringfence_journal::{InitOptions, JournalEngine, moving};
 use ringfence_model::rules::{self, ClaimRequest};
 use ringfence_model::{FencingToken, Key, Owner, Payload, Space, TargetGroup, Token, Ttl};
 
@@ -196,4 +197,39 @@ fn a_table_is_not_opened_for_changes_where_the_first_words_of_a_boot_cannot_be_s
     JournalEngine::open_read_only(&next_boot, &table.root).unwrap();
     table.faults.limit_words(None);
     claim(&JournalEngine::open(&next_boot, &table.root).unwrap(), 2).unwrap();
+}
+
+/// X2. Others decide without reading where they are told that nothing came after what they know.
+#[test]
+fn a_table_is_not_closed_where_it_cannot_be_taken_back_that_it_has_an_end() {
+    let table = Table::new();
+    claim(&table.engine, 1).unwrap();
+    let close = || {
+        let still = table.engine.hold_still(SystemClock.deadline(Duration::from_secs(5))).unwrap();
+        still.close("{\"engine\":\"moved\",\"to\":\"/elsewhere\"}\n")
+    };
+    table.faults.limit_words(Some(0));
+    let refused = close().unwrap_err();
+    assert!(refused.to_string().contains("no room"), "{refused}");
+    assert_eq!(moving::closed(&World::system(), &table.root).unwrap(), None);
+    claim(&table.other, 2).unwrap();
+    table.faults.limit_words(None);
+    close().unwrap();
+    claim(&table.other, 3).unwrap_err();
+}
+
+#[test]
+fn fences_are_not_raised_where_it_cannot_be_told() {
+    let table = Table::new();
+    let first = claim(&table.engine, 1).unwrap().fence().0;
+    let world = World::system().with_fs(Arc::new(table.faults.clone()));
+    let raise =
+        || JournalEngine::raise_fences(&world, &table.root, NonZeroU64::new(1_000).unwrap());
+    table.faults.limit_words(Some(0));
+    let refused = raise().unwrap_err();
+    assert!(format!("{refused:?}").contains("NoRoomForWords"), "{refused:?}");
+    table.faults.limit_words(None);
+    assert!(claim(&table.other, 2).unwrap().fence().0 < first + 1_000);
+    let raised = raise().unwrap();
+    assert!(claim(&raised, 3).unwrap().fence().0 > first + 1_000);
 }
