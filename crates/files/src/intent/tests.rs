@@ -373,6 +373,23 @@ fn put(path: &Path, bytes: &[u8]) {
     file.set_len(0).and_then(|()| ringfence_env::steps::write_all(&mut *file, bytes)).unwrap();
 }
 
+/// Only what is issued from now on needs it.
+#[test]
+fn a_counter_that_is_damaged_or_gone_keeps_nobody_from_renewing_or_giving_up_a_group() {
+    for verb in [Verb::Heartbeat, Verb::Release] {
+        for gone in [false, true] {
+            let (bed, token) = Bed::new(verb);
+            let fence = bed.path().join("fence");
+            if gone {
+                World::system().fs.unlink(&fence).unwrap();
+            } else {
+                put(&fence, b"junk");
+            }
+            act(&bed.open(None), &bed, verb, &token).unwrap();
+        }
+    }
+}
+
 fn token_fence(token: &Token) -> u64 {
     token.fence().unwrap().0
 }
