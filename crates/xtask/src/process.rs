@@ -5,10 +5,11 @@
 //! P2. When a child has ended, everything it started has ended too, or is ended here and reported.
 //! P3. INT, TERM and HUP end every descendant before this process ends.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::io::{self, PipeReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
@@ -139,8 +140,7 @@ fn run_until(
     let writer_again = writer.try_clone().map_err(start_error)?;
     command.stdin(Stdio::null()).stdout(writer).stderr(writer_again).process_group(0);
     let mut child = spawn(&mut command)?;
-    let program = PathBuf::from(command.get_program());
-    let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = name_of(&command);
     // The command holds both write ends; the reader sees the end only after they are closed.
     drop(command);
 
@@ -349,12 +349,25 @@ impl Heard {
     fn report(&mut self, elapsed: Duration) {
         if elapsed >= self.next_report {
             self.next_report = elapsed + PROGRESS;
-            let tail = self.bytes.len().saturating_sub(400);
+            let tail = self.bytes.len().saturating_sub(8000);
             let tail = String::from_utf8_lossy(self.bytes.get(tail..).unwrap_or_default());
-            let last = tail.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("");
-            eprintln!("    .. {} s, {}: {}", elapsed.as_secs(), self.name, last.trim());
+            let last = last_for_people(&tail);
+            eprintln!("    .. {} s, {}: {last}", elapsed.as_secs(), self.name);
         }
     }
+}
+
+/// What is shown of a command while it runs: itself and its first argument, without folders.
+fn name_of(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args().take(1));
+    let name = |word: &OsStr| Path::new(word).file_name().unwrap_or(word).to_string_lossy().into();
+    words.map(name).collect::<Vec<String>>().join(" ")
+}
+
+/// The last line that is not meant for a program.
+fn last_for_people(said: &str) -> &str {
+    let is_for_people = |line: &&str| !line.is_empty() && !line.starts_with('{');
+    said.lines().rev().map(str::trim).find(is_for_people).unwrap_or("")
 }
 
 fn read_in_background(mut reader: PipeReader) -> Receiver<Vec<u8>> {
@@ -482,6 +495,17 @@ mod tests {
         let careless = shells(&["(setsid sleep 600 &) ; exit 0", "exit 0"], long);
         assert!(careless.iter().any(|ended| !ended.as_ref().unwrap().exited_well()));
         assert_eq!(descendants(), []);
+    }
+
+    #[test]
+    fn what_is_shown_meanwhile_names_the_command_and_is_meant_for_people() {
+        let mut command = Command::new("nice");
+        command.args(["/t/debug/deps/exhaustive-1", "--quiet"]);
+        assert_eq!(name_of(&command), "nice exhaustive-1");
+        assert_eq!(name_of(&Command::new("/bin/true")), "true");
+        let said = "   Compiling model\n{\"reason\":\"compiler-artifact\"}\n\n";
+        assert_eq!(last_for_people(said), "Compiling model");
+        assert_eq!(last_for_people("{}"), "");
     }
 
     fn tempfile_name(what: &str) -> String {
