@@ -92,14 +92,15 @@ fn another_process() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let root = PathBuf::from(std::env::var_os(ROOT).unwrap());
     let world = World::system();
+    // Whoever is told to begin must not be gone by then: these wait for it, every one.
+    if ["init", "open", "read"].contains(&role.as_str()) {
+        wait_for_a_line();
+    }
     match role.as_str() {
-        "init" => {
-            wait_for_a_line();
-            match FilesEngine::init(&world, &root, &options(8)) {
-                Ok(engine) => say(&engine.meta().table),
-                Err(error) => say(format!("error: {error}")),
-            }
-        }
+        "init" => match FilesEngine::init(&world, &root, &options(8)) {
+            Ok(engine) => say(&engine.meta().table),
+            Err(error) => say(format!("error: {error}")),
+        },
         "open" => match FilesEngine::open(&world, &root, Tuning::default()) {
             Ok(_) => say("opened"),
             Err(error) => say(format!("error: {error}")),
