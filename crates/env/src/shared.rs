@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, SystemClock};
 use crate::ferry::{self, Ferry};
 
 /// 64-bit words that several processes see alike; sequentially consistent.
@@ -50,6 +50,13 @@ pub trait SharedWords: Send + Sync + fmt::Debug {
 
     /// Wakes up to `count` waiters of a word.
     fn wake(&self, index: usize, count: u32);
+
+    /// Looks at a word without sleeping until it is no longer `seen`, at most `longest`; whether it is
+    /// another one. Where nobody else can change it meanwhile it looks once.
+    fn watch(&self, index: usize, seen: u64, longest: Duration) -> bool {
+        let _ = longest;
+        self.load(index) != seen
+    }
 }
 
 /// Words that only this process sees: where memory cannot be shared, waiting becomes polling.
@@ -90,6 +97,9 @@ impl SharedWords for LocalWords {
 
     fn wake(&self, _index: usize, _count: u32) {}
 }
+
+/// Looks at a word between two at the clock.
+const LOOKS: u32 = 16;
 
 /// A file of words mapped into this process.
 #[derive(Debug)]
@@ -211,6 +221,21 @@ impl SharedWords for MappedWords {
         }
     }
 
+    fn watch(&self, index: usize, seen: u64, longest: Duration) -> bool {
+        let until = SystemClock.deadline(longest);
+        loop {
+            for _ in 0..LOOKS {
+                if self.load(index) != seen {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            if SystemClock.left(until).is_zero() {
+                return false;
+            }
+        }
+    }
+
     #[expect(unsafe_code, reason = "futexes have no safe interface")]
     fn wake(&self, index: usize, count: u32) {
         let Some(word) = self.word(index) else { return };
@@ -222,7 +247,7 @@ impl SharedWords for MappedWords {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Fs, RealFs, SystemClock, steps};
+    use crate::{Fs, RealFs, steps};
 
     #[test]
     fn two_mappings_of_a_file_share_its_words_and_wake_each_other() {
@@ -248,6 +273,11 @@ mod tests {
         assert!(!SystemClock.left(late).is_zero(), "woken, not timed out");
         one.wait(4, 0, Duration::from_secs(20)); // another value: at once
         one.wait(4, 1, Duration::from_millis(1)); // nobody wakes: until the time is over
+        assert!(!one.watch(4, 1, Duration::from_millis(1)) && one.watch(4, 0, Duration::MAX));
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert!(two.watch(4, 1, Duration::MAX)));
+            one.store(4, 2);
+        });
     }
 
     /// S3. A page behind the end of the file is one that nobody can have: to store there kills.
