@@ -176,7 +176,8 @@ impl Replica {
         let first = self.tail.first;
         let mut used = 0;
         let tail = self.read_tail(segments, table, (until, suspect), &mut buffer, first, &mut used);
-        let first = (used + FIRST_READ).next_multiple_of(FIRST_READ).min(LONG_READ);
+        // Those who catch up twice in a call find little the second time.
+        let first = (used + FIRST_READ).max(first / 2).next_multiple_of(FIRST_READ).min(LONG_READ);
         buffer.truncate(LONG_READ);
         (self.tail.buffer, self.tail.first) = (buffer, first);
         tail
@@ -215,7 +216,7 @@ impl Replica {
                     if least > LONG_READ && !self.is_there(segments, least)? {
                         return self.end(segments, segment);
                     }
-                    want = least.max(LONG_READ);
+                    want = least.max(want.saturating_mul(2).min(LONG_READ));
                 }
                 More::Read(_) | More::None => return self.end(segments, segment),
             }
