@@ -281,7 +281,6 @@ impl Journal {
         batch.offset = replica.at.offset;
         self.hints.set_appended(replica.epoch(), replica.at.segment, until);
         self.hints.set_end(replica.epoch(), replica.at.segment, until);
-        self.hints.tell_gathered(until);
         Ok(())
     }
 

@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ringfence_engine::{Failure, StorageError};
-use ringfence_env::RandomFile;
+use ringfence_env::{Deadline, RandomFile};
 
 use crate::commit::Ticket;
-use crate::hints::{GATHERED, SYNC};
+use crate::hints::{LONGEST_WAIT, SYNC};
 use crate::journal::{Held, Journal, Which};
 use crate::layout::Layout;
 use crate::recover::into_storage;
@@ -24,6 +24,13 @@ const GATHER: std::ops::RangeInclusive<Duration> =
 /// So often it is tried to tell what is durable, with pauses between.
 const TELLS: u32 = 8;
 const TELL_PAUSE: Duration = Duration::from_millis(2);
+
+/// A wait for others, between two syncs.
+struct Turn {
+    /// What the one before made durable.
+    after: u64,
+    until: Deadline,
+}
 
 impl Journal {
     /// What is certainly durable.
@@ -101,20 +108,27 @@ impl Journal {
             return self.look_again(ticket);
         }
         let deadline = self.long();
+        let mut turn = None;
         loop {
             let seen = self.hints.seen(SYNC);
-            if self.hints.durable_here(ticket.epoch).is_some_and(|to| to >= ticket.sequence) {
+            let durable = self.hints.durable_here(ticket.epoch);
+            if durable.is_some_and(|to| to >= ticket.sequence) {
                 return Ok(());
+            }
+            let left = self.world.clock.left(deadline);
+            if let Some(gathers) = self.gather(&place, durable.unwrap_or(0), &mut turn) {
+                self.hints.wait(SYNC, seen, gathers.min(left));
+                continue;
             }
             let sync = self.try_lock(Which::Sync).map_err(|error| unknown(&self.layout, error))?;
             if let Some(sync) = sync {
                 return self.lead(ticket, place, sync);
             }
-            if self.world.clock.left(deadline).is_zero() {
+            if left.is_zero() {
                 let why = io::Error::from(io::ErrorKind::TimedOut);
                 return Err(unknown(&self.layout, StorageError::new("sync", "the journal", why)));
             }
-            self.hints.wait(SYNC, seen, self.world.clock.left(deadline));
+            self.hints.wait(SYNC, seen, left);
         }
     }
 
@@ -124,7 +138,6 @@ impl Journal {
         if durable.is_some_and(|to| to >= ticket.sequence) {
             return Ok(());
         }
-        self.gather(&place, durable.unwrap_or(0));
         // What others have appended to this segment is covered too. H2: it was whole before they told,
         // and to read all of it first would keep everybody waiting.
         if let Some(there) = self.hints.appended(place.epoch, place.at.segment) {
@@ -152,28 +165,28 @@ impl Journal {
         }
     }
 
-    /// Waits a moment for everybody who was at it lately: those whose frames the last sync covered come
+    /// How long to wait for everybody who was at it lately: those whose frames the last sync covered come
     /// back with their next ones, and to sync without them would mean two syncs in turn for two halves.
-    /// Not at all when alone.
-    fn gather(&self, place: &Place, durable: u64) {
+    /// Not at all when alone, or once all are there: whoever came last syncs, and nobody is woken for it.
+    fn gather(&self, place: &Place, durable: u64, turn: &mut Option<Turn>) -> Option<Duration> {
         let expected = self.hints.expected();
-        if expected < 2 {
-            return;
+        let there = || self.hints.appended(place.epoch, place.at.segment).unwrap_or(0);
+        if expected < 2 || there() >= durable.saturating_add(expected) {
+            return None;
         }
-        let longest = (self.hints.sync_time() / 2).clamp(*GATHER.start(), *GATHER.end());
-        let until = self.world.clock.deadline(longest);
-        let wanted = durable.saturating_add(expected);
-        self.hints.set_wanted(wanted);
-        loop {
-            let seen = self.hints.seen(GATHERED);
-            let there = self.hints.appended(place.epoch, place.at.segment).unwrap_or(0);
-            let left = self.world.clock.left(until);
-            if there >= wanted || left.is_zero() {
-                break;
+        let until = match turn {
+            Some(turn) if turn.after == durable => turn.until,
+            _ => {
+                let sync = self.hints.sync_time();
+                let longest = (sync / 2).clamp(*GATHER.start(), *GATHER.end());
+                // One is enough to see that somebody does not come; the others see whether that one is gone.
+                let goes_first = !self.hints.gathers(durable);
+                let longest = if goes_first { longest } else { LONGEST_WAIT + longest * 2 };
+                let until = self.world.clock.deadline(longest);
+                turn.insert(Turn { after: durable, until }).until
             }
-            self.hints.wait(GATHERED, seen, left);
-        }
-        self.hints.set_wanted(0);
+        };
+        Some(self.world.clock.left(until)).filter(|left| !left.is_zero())
     }
 
     /// What became of a frame of an earlier epoch.
@@ -205,3 +218,6 @@ fn unknown(layout: &Layout, source: StorageError) -> Failure {
     let restore = StorageError::new("decide", "what counts", why);
     Failure::Unknown { source, restore, members: vec![layout.root().display().to_string()] }
 }
+
+#[cfg(test)]
+mod tests;

@@ -58,16 +58,15 @@ const FAILED: usize = 80;
 const READY: usize = 88;
 /// Nanoseconds.
 const SYNC_TIME: usize = 96;
-/// Rises when as many frames are there as whoever is about to sync waits for.
-pub const GATHERED: usize = 104;
-const GATHERED_WAITERS: usize = 105;
-const WANTED: usize = 112;
+const GATHERS: usize = 112;
 const END: usize = 120;
 /// The last place in the queue that was given out.
 const TICKET: usize = 72;
 
 /// The longest time between two looks of somebody who waits.
-const LONGEST_WAIT: Duration = Duration::from_millis(2);
+pub const LONGEST_WAIT: Duration = Duration::from_millis(2);
+/// How long somebody who wants to append looks before he sleeps.
+const APPEND_WATCH: Duration = Duration::from_micros(20);
 /// The same for somebody of whom nobody knows that he waits.
 const UNCOUNTED_WAIT: Duration = Duration::from_millis(100);
 
@@ -301,17 +300,15 @@ impl Hints {
         self.set(SYNC_TIME, mean);
     }
 
-    /// Asks to be told by [`GATHERED`] once the frame `sequence` is there; 0 takes it back.
-    pub fn set_wanted(&self, sequence: u64) {
-        self.set(WANTED, sequence);
-    }
-
-    /// Tells whoever asked for a frame up to `sequence`.
-    pub fn tell_gathered(&self, sequence: u64) {
-        let wanted = self.words.load(WANTED);
-        if wanted != 0 && wanted <= sequence {
-            self.tell(GATHERED, false);
+    /// Whether somebody looks already that a sync does not wait too long for others, after the one that
+    /// made `durable` durable; if nobody does, whoever asks is to do so.
+    pub fn gathers(&self, durable: u64) -> bool {
+        let word = durable.wrapping_add(1);
+        let somebody = self.words.load(GATHERS) == word;
+        if !somebody {
+            self.set(GATHERS, word);
         }
+        somebody
     }
 
     /// The next number in the queue, if it can be given out. The append lock is held.
@@ -386,6 +383,10 @@ impl Hints {
 
     /// Blocks until the word is no longer as seen, or for a while.
     pub fn wait(&self, word: usize, seen: u64, patience: Duration) {
+        // That lock is held for less time than it takes to fall asleep and be woken.
+        if word == APPEND && self.words.watch(word, seen, APPEND_WATCH) {
+            return;
+        }
         self.wait_long(word, seen, patience.min(LONGEST_WAIT));
     }
 
@@ -447,7 +448,7 @@ fn is_for_good(error: &io::Error) -> bool {
 const ENODEV: i32 = 19;
 
 const _: () = assert!(APPEND_WAITERS == APPEND + 1 && SYNC_WAITERS == SYNC + 1);
-const _: () = assert!(FREED_WAITERS == FREED + 1 && GATHERED_WAITERS == GATHERED + 1);
+const _: () = assert!(FREED_WAITERS == FREED + 1);
 
 #[cfg(test)]
 mod tests {
