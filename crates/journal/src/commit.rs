@@ -24,7 +24,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ringfence_engine::{Failure, StorageError};
-use ringfence_env::Deadline;
+use ringfence_env::{Deadline, RandomFile};
 use ringfence_model::{Audit, Edit, Fence, FencingToken, Grant, Key, Space};
 
 use crate::audit;
@@ -36,7 +36,7 @@ use crate::hints::SYNC;
 use crate::journal::{Held, Journal, Which};
 use crate::recover::{Counts, into_storage};
 use crate::replica::{Replica, Tail};
-use crate::segment::{FIRST_FRAME, SegmentHeader, write_full, write_part};
+use crate::segment::{FIRST_FRAME, SegmentHeader, read_full, write_full, write_part};
 
 /// Units that need no frame of their own share one until it has so many bytes.
 const SHARED_BYTES: usize = 256 * 1024;
@@ -243,9 +243,9 @@ impl Journal {
         if !self.hints.forget_end() {
             return Err(Failure::Untouched(self.not_told("tell of a frame in")));
         }
-        if let Err((done, source)) = write_part(file, &frames, from) {
+        if let Err((done, source)) = write_frames(file, &frames, from) {
             // What was refused never comes to be, so this is no frame and will be none, as if its writer
-            // had died there. But padding is there already, and one of several may be whole.
+            // had died there. But one of several may be whole.
             let is_one = until == batch.before + 1;
             let lacks = |rest: &[u8]| is_one && rest.iter().any(|byte| *byte != 0);
             if is_refusal(&source) && (done == 0 || frames.get(done..).is_some_and(lacks)) {
@@ -523,6 +523,22 @@ fn is_refusal(error: &io::Error) -> bool {
     };
     let kind = error.kind();
     matches!(kind, FileTooLarge | Interrupted | QuotaExceeded | ReadOnlyFilesystem | StorageFull)
+}
+
+/// Writes frames; of what failed it says how many bytes were written before.
+///
+/// A segment is made of zeros. Where no more than those at the end are refused, and are there, every frame is
+/// whole and somebody may have read it: nothing has failed.
+fn write_frames(file: &dyn RandomFile, frames: &[u8], from: u64) -> Result<(), (usize, io::Error)> {
+    write_part(file, frames, from).or_else(|(done, source)| {
+        let rest = frames.get(done..).unwrap_or_default();
+        let mut there = vec![1; rest.len()];
+        let is_there = is_refusal(&source)
+            && rest.iter().all(|byte| *byte == 0)
+            && read_full(file, &mut there, from + done as u64).is_ok()
+            && there == rest;
+        if is_there { Ok(()) } else { Err((done, source)) }
+    })
 }
 
 fn changes_nothing(unit: &Planned<'_>) -> bool {
