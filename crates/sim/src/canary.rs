@@ -69,7 +69,7 @@ pub fn all() -> impl Iterator<Item = &'static Canary> {
 }
 
 /// Seeds that a hunt may use.
-const SEEDS: u64 = 400;
+const SEEDS: u64 = 1500;
 
 use Hunt::{Barriers, Calm, Crash, Disk, Duel, Failure, Finishers, Storm};
 
