@@ -198,6 +198,7 @@ macro_rules! conformance_list {
                 a_busy_unit_does_not_stop_the_rest
                 after_a_failure_no_further_unit_is_begun
                 an_acknowledged_batch_outlives_a_restart
+                who_is_not_renewed_at_a_glance_is_decided_by_his_records
             }
             work {
                 an_item_lives_from_leased_to_done

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use ringfence_model::{Entry, Key, Moment, Space, Timestamp, Transition, Ttl, View};
+use ringfence_model::{Entry, Glance, Key, Moment, Space, Timestamp, Transition, Ttl, View};
 
 use crate::outcome::{Done, EachReport, Failure, Outcome, StorageError};
 
@@ -12,6 +12,10 @@ pub type Decide<'a> = dyn FnMut(&View) -> Option<Transition> + 'a;
 
 /// A rule for the unit with this index.
 pub type DecideEach<'a> = dyn FnMut(usize, &View) -> Option<Transition> + 'a;
+
+/// As much of a rule as the holders are enough for: a renewal of all keys of the unit with this index,
+/// or nothing.
+pub type GlanceEach<'a> = dyn FnMut(usize, &Glance) -> Option<Transition> + 'a;
 
 /// What a transaction is about.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +70,19 @@ pub trait Engine: Send + Sync + fmt::Debug {
     /// still becomes durable, and the report names each unit's fate. If becoming durable fails, no
     /// unit is acknowledged.
     fn transact_each(&self, units: &[Request<'_>], decide: &mut DecideEach<'_>) -> EachReport;
+
+    /// The same for rules that renew. An engine to which holders cost less than records may ask `glance`
+    /// first, of units whose keys are all targets that are there. It must answer as `decide` would, or
+    /// nothing, and then `decide` is asked. `glance` must not call the engine, which may keep a lock
+    /// meanwhile.
+    fn renew_each(
+        &self,
+        units: &[Request<'_>],
+        _glance: &mut GlanceEach<'_>,
+        decide: &mut DecideEach<'_>,
+    ) -> EachReport {
+        self.transact_each(units, decide)
+    }
 
     /// Reads keys without excluding anybody. Each entry is a record as one transaction left it;
     /// several entries may be of different instants.

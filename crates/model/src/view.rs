@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::id::RecordId;
-use crate::record::{Record, Writer};
+use crate::record::{Holder, Record, Writer};
 use crate::target::Target;
 use crate::time::{Moment, Timestamp, Ttl};
 use crate::token::{Fence, FencingToken, Token};
@@ -68,9 +68,34 @@ impl fmt::Display for Damage {
     }
 }
 
+/// Something that a view shows under a key.
+pub trait Shown {
+    /// Who holds it, if that is known.
+    fn holder(&self) -> Option<&Holder>;
+}
+
+impl Shown for Entry {
+    fn holder(&self) -> Option<&Holder> {
+        match self {
+            Self::Present(record) => Some(record.holder()),
+            Self::Vacant | Self::Damaged(_) => None,
+        }
+    }
+}
+
+impl Shown for Holder {
+    fn holder(&self) -> Option<&Holder> {
+        Some(self)
+    }
+}
+
+/// A view of records that are all there, which shows who holds them and nothing else. It does not say
+/// either whose life has ended.
+pub type Glance = View<Holder>;
+
 /// The keys of one transaction as they stand under the engine's exclusion.
 #[derive(Clone, Debug)]
-pub struct View {
+pub struct View<E = Entry> {
     /// When the rule decides; read under the exclusion unless the caller supplied it.
     pub moment: Moment,
     /// The process that asks, for the records it writes.
@@ -78,20 +103,20 @@ pub struct View {
     /// The ttl of records that carry none.
     pub default_ttl: Ttl,
     /// The entries, in key order.
-    pub entries: Vec<(Key, Entry)>,
+    pub entries: Vec<(Key, E)>,
+}
+
+impl<E: Shown> View<E> {
+    /// Who holds what, as far as that is known.
+    pub fn holders(&self) -> impl Iterator<Item = &Holder> {
+        self.entries.iter().filter_map(|(_, entry)| entry.holder())
+    }
 }
 
 impl View {
     /// The highest fence in any entry: a new grant must be above it.
     pub fn highest_fence(&self) -> Fence {
-        self.entries
-            .iter()
-            .filter_map(|(_, entry)| match entry {
-                Entry::Present(record) => record.holder().token.fence(),
-                _ => None,
-            })
-            .max()
-            .unwrap_or(Fence(0))
+        self.holders().filter_map(|holder| holder.token.fence()).max().unwrap_or(Fence(0))
     }
 
     /// Every record of the view as it is after [`Transition::Renewal`].
@@ -168,7 +193,7 @@ impl fmt::Debug for Grant {
 
 impl Transition {
     /// A renewal of all that `view` shows, at its moment.
-    pub fn renewal(view: &View) -> Self {
+    pub fn renewal<E>(view: &View<E>) -> Self {
         Self::Renewal { updated: view.moment.wall, writer: Arc::clone(&view.writer) }
     }
 

@@ -1,5 +1,6 @@
 //! Batches: independent units that share the cost of becoming durable.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use ringfence_model::rules::{self, ClaimRequest};
@@ -263,4 +264,56 @@ pub(super) fn an_acknowledged_batch_outlives_a_restart<T: Testbed>(bed: &T) {
     let engine = bed.reopen();
     assert_eq!(everything(&engine), before);
     assert!((updated(&engine, 20) - 4.0).abs() < 1e-9);
+}
+
+pub(super) fn who_is_not_renewed_at_a_glance_is_decided_by_his_records<T: Testbed>(bed: &T) {
+    let engine = bed.engine();
+    let mut leases = claimed(&engine, [vec![1], vec![2, 3, 4], vec![5, 6], vec![7], vec![8]]);
+    release(&engine, &group([6]), leases[2].1, at(1.0)).unwrap();
+    leases[3].1 = FencingToken::new(Fence(1), 0xdead);
+    leases.push((group([9]), leases[0].1));
+    let item = ask_work("a", 1);
+    claim_work(&engine, &item, at(0.0)).unwrap();
+    let mut keys: Vec<Vec<Key>> = leases.iter().map(|(group, _)| keys(group)).collect();
+    keys.push(vec![Key::work(item.id())]);
+    let units: Vec<_> =
+        keys.iter().map(|keys| Request { keys, now: at(5.0), patience: PATIENCE }).collect();
+    let before = everything(&engine);
+    let (glanced, decided) = (RefCell::new(Vec::new()), RefCell::new(Vec::new()));
+    let report = engine.renew_each(
+        &units,
+        &mut |index, glance| {
+            let shown: Vec<Key> = glance.entries.iter().map(|(key, _)| *key).collect();
+            assert_eq!(shown, keys[index], "the rule is asked about its own unit");
+            assert_eq!(glance.moment.wall, at(5.0).unwrap());
+            let (group, token) = &leases[index];
+            let renewal = rules::renew(glance, group, &Token::from(*token));
+            glanced.borrow_mut().push((index, renewal.is_some()));
+            renewal
+        },
+        &mut |index, view| {
+            decided.borrow_mut().push(index);
+            let (group, token) = leases.get(index)?;
+            rules::heartbeat(view, group, &Token::from(*token)).ok()
+        },
+    );
+    let done: Vec<bool> = report.units.iter().map(is_done).collect();
+    assert_eq!(done, [true, true, false, false, true, false, false]);
+    for index in [2, 3, 5, 6] {
+        assert!(matches!(report.units[index], UnitOutcome::Refused), "{:?}", report.units[index]);
+        assert!(decided.borrow().contains(&index), "{index} was refused at a glance");
+    }
+    for (index, was_renewed) in glanced.take() {
+        assert_eq!(was_renewed, done[index], "a glance shows who holds what");
+    }
+    for number in [1, 2, 3, 4, 8] {
+        assert!((updated(&engine, number) - 5.0).abs() < 1e-9, "an acknowledged unit is stored");
+    }
+    for number in [5, 7] {
+        assert!(updated(&engine, number).abs() < 1e-9, "a refused unit wrote");
+    }
+    let after = everything(&engine);
+    assert_eq!(after.len(), before.len());
+    let work = Key::work(item.id());
+    assert_eq!(after[&work], before[&work]);
 }

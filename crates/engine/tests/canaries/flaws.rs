@@ -121,6 +121,8 @@ canaries! {
         by "each::after_a_failure_no_further_unit_is_begun";
     BatchIsVolatile: a_batch_that_is_gone_after_a_restart_is_caught,
         by "each::an_acknowledged_batch_outlives_a_restart";
+    RefusesAtAGlance: a_refusal_of_which_the_records_were_not_seen_is_caught,
+        by "each::who_is_not_renewed_at_a_glance_is_decided_by_his_records";
     ForgetsLast: an_acknowledged_change_that_is_gone_after_a_restart_is_caught,
         by "durability::whatever_was_acknowledged_outlives_a_restart";
     RemovedReturns: a_removed_record_that_returns_after_a_restart_is_caught,

@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ringfence_engine::{
-    Decide, DecideEach, Done, EachReport, Engine, EngineInfo, Failure, Outcome, Request, Scan,
-    StorageError, UnitOutcome,
+    Decide, DecideEach, Done, EachReport, Engine, EngineInfo, Failure, GlanceEach, Outcome,
+    Request, Scan, StorageError, UnitOutcome,
 };
 use ringfence_env::{Clock, Deadline, SystemClock};
 use ringfence_model::{
-    BootMoment, Damage, Edit, Entry, Fence, FencingToken, Key, Moment, Record, ShardCount, Space,
-    Timestamp, Token, Transition, Ttl, View, WorkStatus, Writer, WriterBoot,
+    BootMoment, Damage, Edit, Entry, Fence, FencingToken, Glance, Key, Moment, Record, ShardCount,
+    Shown, Space, Timestamp, Token, Transition, Ttl, View, WorkStatus, Writer, WriterBoot,
 };
 
 use crate::flaws::Flaw;
@@ -124,6 +124,28 @@ impl Engine for Memory {
         state.before_last = self.is(Flaw::BatchIsVolatile).then_some(before);
         drop(state);
         EachReport { units: outcomes, barriers }
+    }
+
+    fn renew_each(
+        &self,
+        units: &[Request<'_>],
+        glance: &mut GlanceEach<'_>,
+        decide: &mut DecideEach<'_>,
+    ) -> EachReport {
+        self.transact_each(units, &mut |index, view| {
+            let View { moment, writer, default_ttl, .. } = view.clone();
+            let holder = |(key, entry): &(Key, Entry)| Some((*key, entry.holder()?.clone()));
+            let entries = view.entries.iter().map(holder).collect::<Option<Vec<_>>>();
+            let targets = units[index].keys.iter().all(|key| key.space == Space::Targets);
+            let entries = entries.filter(|_| targets);
+            let renewed = entries.and_then(|entries| {
+                glance(index, &Glance { moment, writer, default_ttl, entries })
+            });
+            match renewed {
+                None if !self.is(Flaw::RefusesAtAGlance) => decide(index, view),
+                renewed => renewed,
+            }
+        })
     }
 
     fn view(&self, keys: &[Key], now: Option<Timestamp>) -> Result<View, StorageError> {

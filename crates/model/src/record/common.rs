@@ -50,6 +50,11 @@ impl Deref for Holder {
 }
 
 impl Holder {
+    /// Whether it is held under exactly `token`.
+    pub fn is_under(&self, token: &Token) -> bool {
+        self.token == *token
+    }
+
     /// Whether the lease has run out at `moment`.
     pub fn is_expired(&self, moment: &Moment, default_ttl: Ttl) -> bool {
         moment.is_expired(self.updated, self.ttl(default_ttl), self.writer.as_deref())

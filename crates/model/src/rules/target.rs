@@ -12,7 +12,7 @@ use crate::record::{Granted, History, Holder, LeaseBody, Record, TargetRecord};
 use crate::target::Target;
 use crate::time::Ttl;
 use crate::token::Token;
-use crate::view::{Edit, Entry, Grant, Key, Space, Transition, View};
+use crate::view::{Edit, Entry, Grant, Key, Shown, Space, Transition, View};
 
 /// What a claim asks for.
 #[derive(Clone, Debug)]
@@ -79,23 +79,36 @@ pub fn claim(view: &View, request: &ClaimRequest) -> Result<Transition, ClaimRef
 ///
 /// A group that has run out but that nobody took over may still be renewed.
 pub fn heartbeat(view: &View, group: &TargetGroup, token: &Token) -> Result<Transition, Lost> {
-    are_held_under(view, group, token)?;
-    Ok(Transition::renewal(view))
+    renew(view, group, token).ok_or_else(|| lost(view, group, token))
+}
+
+/// As much of [`heartbeat`] as it is enough for to know the holders: nothing if a member is not held under
+/// exactly `token`, and why is to be seen in the records.
+pub fn renew<E: Shown>(view: &View<E>, group: &TargetGroup, token: &Token) -> Option<Transition> {
+    are_held_under(view, group, token).then(|| Transition::renewal(view))
 }
 
 /// Removes every member, all under exactly `token`; expiry does not matter.
 pub fn release(view: &View, group: &TargetGroup, token: &Token) -> Result<Transition, Lost> {
-    are_held_under(view, group, token)?;
+    if !are_held_under(view, group, token) {
+        return Err(lost(view, group, token));
+    }
     let remove = |(id, _)| Edit { key: Key { space: Space::Targets, id }, to: None };
     Ok(Transition::edits(group.members().map(remove).collect()))
 }
 
-/// Whether every member is held under exactly `token`; else, everything that is in the way.
-fn are_held_under(view: &View, group: &TargetGroup, token: &Token) -> Result<(), Lost> {
+/// Whether every member is held under exactly `token`.
+fn are_held_under<E: Shown>(view: &View<E>, group: &TargetGroup, token: &Token) -> bool {
+    shown(view, group)
+        .all(|(.., entry)| entry.holder().is_some_and(|holder| holder.is_under(token)))
+}
+
+/// Everything that is in the way of a holder under `token`.
+fn lost(view: &View, group: &TargetGroup, token: &Token) -> Lost {
     let mut lost = Vec::new();
     for (_, target, member) in members(view, group) {
         match member {
-            Member::Present(record) if record.holder.token == *token => {}
+            Member::Present(record) if record.holder.is_under(token) => {}
             Member::Present(record) => lost.push(LostMember::OtherToken(Conflict {
                 target,
                 holding: Holding::seen(&record.holder, view),
@@ -104,7 +117,7 @@ fn are_held_under(view: &View, group: &TargetGroup, token: &Token) -> Result<(),
             Member::Damaged(member) => lost.push(LostMember::Damaged(member)),
         }
     }
-    if lost.is_empty() { Ok(()) } else { Err(Lost { members: lost }) }
+    Lost { members: lost }
 }
 
 pub(super) enum Member<'v> {
@@ -113,18 +126,27 @@ pub(super) enum Member<'v> {
     Damaged(DamagedMember),
 }
 
-/// The group's members as the view shows them; of targets the view must hold
-/// exactly the group's.
-pub(super) fn members<'v>(
-    view: &'v View,
+/// What the view shows of the group's members; of targets the view must hold exactly the group's.
+fn shown<'v, E>(
+    view: &'v View<E>,
     group: &TargetGroup,
-) -> impl Iterator<Item = (Key, Target, Member<'v>)> {
+) -> impl Iterator<Item = (Key, Target, &'v E)> {
     // Targets come before work items.
     let end = view.entries.partition_point(|(key, _)| key.space == Space::Targets);
     let entries = view.entries.get(..end).unwrap_or_default();
     assert_eq!(entries.len(), group.len(), "a view of the group's own keys");
     group.members().zip(entries).map(|((id, target), (key, entry))| {
         assert_eq!(*key, Key { space: Space::Targets, id }, "entries in id order");
+        (*key, target, entry)
+    })
+}
+
+/// The group's members as the view shows them.
+pub(super) fn members<'v>(
+    view: &'v View,
+    group: &TargetGroup,
+) -> impl Iterator<Item = (Key, Target, Member<'v>)> {
+    shown(view, group).map(|(key, target, entry)| {
         let member = match entry {
             Entry::Vacant => Member::Vacant,
             Entry::Present(Record::Target(record)) => Member::Present(record),
@@ -133,7 +155,7 @@ pub(super) fn members<'v>(
                 Member::Damaged(DamagedMember { target, damage: damage.clone() })
             }
         };
-        (*key, target, member)
+        (key, target, member)
     })
 }
 

@@ -20,7 +20,7 @@ use crate::record::{Record, TargetRecord, WorkRecord, Writer};
 use crate::target::Target;
 use crate::time::{Moment, Timestamp, Ttl};
 use crate::token::{Fence, FencingToken, Token};
-use crate::view::{Audit, Damage, Edit, Entry, Key, Transition, View};
+use crate::view::{Audit, Damage, Edit, Entry, Glance, Key, Shown, Transition, View};
 
 fn t(number: u64) -> Target {
     Target::new(number).unwrap()
@@ -122,7 +122,16 @@ impl Table {
 
     fn heartbeat(&mut self, now: f64, group: &TargetGroup, token: &Token) -> Result<(), Lost> {
         let view = self.view_of(now, group);
-        let renewed = heartbeat(&view, group, token)?;
+        let renewed = heartbeat(&view, group, token);
+        // Where all are there, the holders say the same.
+        let View { moment, writer, default_ttl, .. } = view.clone();
+        let holder = |(key, entry): &(_, Entry)| Some((*key, entry.holder()?.clone()));
+        if let Some(entries) = view.entries.iter().map(holder).collect() {
+            let glance = Glance { moment, writer, default_ttl, entries };
+            let by_holders = format!("{:?}", renew(&glance, group, token));
+            assert_eq!(by_holders, format!("{:?}", renewed.as_ref().ok()));
+        }
+        let renewed = renewed?;
         assert_eq!(self.apply(renewed.spelled_out(&view)), None);
         Ok(())
     }
