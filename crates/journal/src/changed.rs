@@ -7,15 +7,15 @@
 //! D1. A page is kept as long as something in it counts, and no longer.
 //! D2. What is renewed is the last record that was stored whole: in a page, or in the checkpoint.
 
-use std::collections::{HashMap, hash_map};
+use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-use ringfence_model::{Entry, Key};
+use ringfence_model::Key;
 
 use crate::checkpoint::{Checkpoint, CheckpointError, Found};
 use crate::codec::Malformed;
-use crate::codec::page::{By, Page, Place, Said, Stored, Whole};
+use crate::codec::page::{self, By, Page, Place, Said, Stored, Whole};
 
 /// Hashes keys.
 pub type KeyHashing = BuildHasherDefault<KeyHasher>;
@@ -127,11 +127,8 @@ impl Changed {
         self.keys.reserve(members.len());
         let mut users = 0;
         let applied = members.iter().try_for_each(|&(key, said)| {
-            let entry = self.keys.entry(key);
-            let before = match &entry {
-                hash_map::Entry::Occupied(entry) => Some(entry.get().state),
-                hash_map::Entry::Vacant(_) => None,
-            };
+            let known = self.keys.get_mut(&key);
+            let before = known.as_ref().map(|latest| latest.state);
             let state = match said {
                 Said::Removed => State::Removed,
                 Said::Stored(whole) => State::Stored(At { page, whole }),
@@ -159,9 +156,9 @@ impl Changed {
                 _ => {}
             }
             let latest = Latest { sequence, state };
-            match entry {
-                hash_map::Entry::Occupied(mut entry) => drop(entry.insert(latest)),
-                hash_map::Entry::Vacant(entry) => drop(entry.insert(latest)),
+            match known {
+                Some(known) => *known = latest,
+                None => drop(self.keys.insert(key, latest)),
             }
             Ok(())
         });
@@ -169,32 +166,36 @@ impl Changed {
         applied
     }
 
-    /// Adds what is stored under a key to `entries`: by a change, or else by the checkpoint.
-    pub(crate) fn show(
-        &self,
-        key: Key,
-        checkpoint: &Checkpoint,
-        entries: &mut Vec<(Key, Entry)>,
-    ) -> Result<(), Unread> {
-        let at = |at: At| self.pages.get(at.page)?.record(key, at.whole);
-        let record = match self.keys.get(&key).map(|latest| latest.state) {
-            None => match checkpoint.get(key)? {
-                Some(stored) => stored.record()?,
+    /// Where what is stored under a key is: by a change, or else by the checkpoint.
+    pub(crate) fn find<'a>(
+        &'a self,
+        key: &'a Key,
+        checkpoint: &'a Checkpoint,
+    ) -> Result<Option<page::Latest<'a>>, Unread> {
+        let at = |At { page, whole }: At| {
+            Ok::<_, Malformed>(page::Latest {
+                page: self.pages.get(page)?,
+                key,
+                whole,
+                renewal: None,
+            })
+        };
+        Ok(match self.keys.get(key).map(|latest| &latest.state) {
+            None => match checkpoint.get(*key)? {
+                Some(stored) => stored.latest()?,
                 None => None,
             },
             Some(State::Removed) => None,
-            Some(State::Stored(of)) => Some(at(of)?),
+            Some(State::Stored(of)) => Some(at(*of)?),
             Some(State::Renewed(of, by)) => {
-                let mut record = match of {
-                    Of::Page(of) => at(of)?,
-                    Of::Checkpoint(found) => checkpoint.stored(found)?.record()?.ok_or(NOTHING)?,
+                let of = match of {
+                    Of::Page(of) => at(*of)?,
+                    Of::Checkpoint(found) => checkpoint.stored(*found)?.latest()?.ok_or(NOTHING)?,
                 };
-                self.pages.get(by.page)?.renewal(by.body)?.renew(&mut record);
-                Some(record)
+                let renewal = Some(self.pages.get(by.page)?.renewal(by.body)?);
+                Some(page::Latest { renewal, ..of })
             }
-        };
-        entries.push((key, record.map_or(Entry::Vacant, Entry::Present)));
-        Ok(())
+        })
     }
 
     /// The last frame that changed a key, if that is known.

@@ -20,12 +20,13 @@
 
 use std::borrow::Cow;
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ringfence_engine::{Failure, StorageError};
 use ringfence_env::{Deadline, RandomFile};
-use ringfence_model::{Audit, Edit, Fence, FencingToken, Grant, Key, Space};
+use ringfence_model::{Audit, Edit, Fence, FencingToken, Grant, Key, MAX_GROUP, Space};
 
 use crate::audit;
 use crate::codec::page::PageWriter;
@@ -34,35 +35,67 @@ use crate::each::copy;
 use crate::frame::{self, Header, Kind, SECTOR};
 use crate::hints::SYNC;
 use crate::journal::{Held, Journal, Which};
+use crate::look::Seen;
 use crate::recover::{Counts, into_storage};
 use crate::replica::{Replica, Tail};
 use crate::segment::{FIRST_FRAME, SegmentHeader, read_full, write_full, write_part};
 
 /// Units that need no frame of their own share one until it has so many bytes.
 const SHARED_BYTES: usize = 256 * 1024;
+/// Room for so many members is made at once.
+const SHARED_MEMBERS: usize = 1024;
 /// The longest that somebody who has just opened the table waits for others to sync what he found.
 const LONGEST_SETTLING: Duration = Duration::from_millis(20);
 
-/// A decided transition on its way into the journal.
+/// A decided transition on its way into the journal, or several that are one renewal.
 pub(crate) struct Planned<'a> {
-    /// Which unit of the call it is.
-    pub(crate) index: usize,
-    pub(crate) keys: &'a [Key],
-    /// The epoch and the frame that it was decided after.
-    pub(crate) seen: (u64, u64),
+    /// Where in the order of the call its units are.
+    pub(crate) places: Range<usize>,
+    pub(crate) keys: Cow<'a, [Key]>,
+    /// What it was decided after.
+    pub(crate) seen: Seen,
     /// Taken once it is on its way.
-    pub(crate) change: Option<Change<'a>>,
+    pub(crate) change: Option<Change>,
     pub(crate) end: Ended,
 }
 
 /// What a decision stores.
-pub(crate) enum Change<'a> {
+pub(crate) enum Change {
     /// Known already; with what goes into the audit log.
     Edits(Vec<Edit>, Option<Audit>),
     /// Known once there is a token.
     Grant(Grant),
-    /// These are renewed, and nothing else of them changes.
-    Renewal(Renewal, Cow<'a, [Key]>),
+    /// All keys are renewed, or only these, and nothing else of them changes.
+    Renewal(Renewal, Option<Vec<Key>>),
+}
+
+impl Planned<'_> {
+    /// Takes a unit in that comes next and is renewed alike, as long as both together are no larger than
+    /// a single one may be.
+    pub(crate) fn takes(
+        &mut self,
+        place: usize,
+        keys: &[Key],
+        change: &Change,
+        seen: Seen,
+    ) -> bool {
+        let alike = match (&self.change, change) {
+            (Some(Change::Renewal(own, None)), Change::Renewal(other, None)) => own.is_same(other),
+            _ => false,
+        };
+        let fits = self.keys.len() + keys.len() <= MAX_GROUP;
+        let joins = alike && fits && self.places.end == place && self.seen == seen;
+        if joins {
+            self.places.end += 1;
+            if let Cow::Borrowed(first) = self.keys {
+                let mut both = Vec::with_capacity(MAX_GROUP);
+                both.extend_from_slice(first);
+                self.keys = Cow::Owned(both);
+            }
+            self.keys.to_mut().extend_from_slice(keys);
+        }
+        joins
+    }
 }
 
 /// How far it has come.
@@ -71,8 +104,8 @@ pub(crate) enum Ended {
     Waiting,
     /// Something it rests on has changed: it must be decided again.
     Stale,
-    /// Appended, or known to change nothing.
-    Appended(Ticket),
+    /// Appended, or known to change nothing; with the token, if it is a grant.
+    Appended(Ticket, Option<Box<FencingToken>>),
     /// It cannot be stored; nothing was written.
     Failed(Box<Failure>),
 }
@@ -82,7 +115,6 @@ pub(crate) enum Ended {
 pub(crate) struct Ticket {
     pub(crate) epoch: u64,
     pub(crate) sequence: u64,
-    pub(crate) token: Option<FencingToken>,
     /// Whether there is a frame at all.
     pub(crate) stored: bool,
     /// Whether somebody who waits should look again once it is durable.
@@ -107,6 +139,9 @@ impl Journal {
         let mut replica = self.replica();
         let issued = self.catch_up_for_writing(&mut replica, &held).map_err(Failure::Untouched)?;
         let mut batch = Batch::after(&replica, self.table, issued);
+        // What shares a frame with others gets room for all of them at once.
+        let members: usize = planned.iter().map(|unit| unit.keys.len()).sum();
+        let members = members.min(SHARED_MEMBERS);
         for at in 0..planned.len() {
             let Some(unit) = planned.get_mut(at).filter(|unit| matches!(unit.end, Ended::Waiting))
             else {
@@ -126,14 +161,13 @@ impl Journal {
                 let ticket = Ticket {
                     epoch: replica.epoch(),
                     sequence: batch.header.sequence,
-                    token: None,
                     stored: false,
                     frees: false,
                 };
-                unit.end = Ended::Appended(ticket);
+                unit.end = Ended::Appended(ticket, None);
                 continue;
             }
-            match self.push(&mut batch, &replica, unit) {
+            match self.push(&mut batch, &replica, unit, members) {
                 Ok(true) => {}
                 Ok(false) => {
                     // What is whole goes first. This one is decided again: its token may be too old
@@ -154,12 +188,13 @@ impl Journal {
         Ok(Progress::All)
     }
 
-    /// Adds a unit to the batch; `false` if there is no room for it.
+    /// Adds a unit to the batch; `false` if there is no room for it. A frame that it shares has `members`.
     fn push(
         &self,
         batch: &mut Batch,
         replica: &Replica,
         unit: &mut Planned<'_>,
+        members: usize,
     ) -> Result<bool, Failure> {
         let Some(change) = unit.change.take() else { return Ok(true) };
         let (change, token) = match change {
@@ -189,8 +224,9 @@ impl Journal {
             batch.finish(None);
         }
         let mark = batch.page.as_ref().map(PageWriter::mark);
-        let page = batch.page.get_or_insert_with(|| PageWriter::with_members(unit.keys.len()));
-        change.write(unit.keys, page);
+        let members = if alone { unit.keys.len() } else { members };
+        let page = batch.page.get_or_insert_with(|| PageWriter::with_members(members));
+        change.write(&unit.keys, page);
         let line = audit.map(|line| line.0.as_str());
         // There is always room for a seal.
         let len = (frame::length_of(page, line) + SECTOR) as u64;
@@ -215,7 +251,8 @@ impl Journal {
         }
         let frees = token.is_none() && change.frees();
         let (epoch, sequence) = (replica.epoch(), batch.header.sequence);
-        unit.end = Ended::Appended(Ticket { epoch, sequence, token, stored: true, frees });
+        let ticket = Ticket { epoch, sequence, stored: true, frees };
+        unit.end = Ended::Appended(ticket, token.map(Box::new));
         if alone {
             batch.finish(line);
         }
@@ -387,7 +424,7 @@ impl Journal {
     }
 }
 
-impl Change<'_> {
+impl Change {
     /// Adds it to a page; only `keys`, which are sorted, may be changed.
     fn write(&self, keys: &[Key], page: &mut PageWriter) {
         match self {
@@ -399,8 +436,8 @@ impl Change<'_> {
                     page.push(edit.key, edit.to.as_ref());
                 }
             }
-            Self::Renewal(renewal, keys) => {
-                keys.iter().for_each(|&key| page.push_renewal(key, renewal));
+            Self::Renewal(renewal, only) => {
+                page.push_renewals(only.as_deref().unwrap_or(keys), renewal);
             }
             Self::Grant(_) => unreachable!("it has no token yet"),
         }
@@ -497,7 +534,7 @@ impl Batch {
     fn take_back(&self, planned: &mut [Planned<'_>], failure: Failure) -> Failure {
         for unit in planned {
             match &unit.end {
-                Ended::Appended(ticket) if ticket.stored && ticket.sequence > self.before => {
+                Ended::Appended(ticket, _) if ticket.stored && ticket.sequence > self.before => {
                     unit.end = match failure {
                         Failure::Unknown { .. } => Ended::Failed(Box::new(copy(&failure))),
                         _ => Ended::Waiting,
@@ -544,7 +581,7 @@ fn write_frames(file: &dyn RandomFile, frames: &[u8], from: u64) -> Result<(), (
 fn changes_nothing(unit: &Planned<'_>) -> bool {
     match &unit.change {
         Some(Change::Edits(edits, None)) => edits.is_empty(),
-        Some(Change::Renewal(_, keys)) => keys.is_empty(),
+        Some(Change::Renewal(_, Some(only))) => only.is_empty(),
         _ => false,
     }
 }

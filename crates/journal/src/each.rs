@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use ringfence_engine::{DecideEach, EachReport, Failure, Request, StorageError, UnitOutcome};
+use ringfence_engine::{EachReport, Failure, Request, StorageError, UnitOutcome};
 use ringfence_model::{Key, Space};
 
 use crate::changed::KeyHashing;
@@ -10,100 +10,84 @@ use crate::commit::Ticket;
 use crate::engine::{JournalEngine, UnitEnd, outcome};
 use crate::hints::FREED;
 use crate::journal::Journal;
+use crate::look::Rules;
 use crate::recover::into_storage;
 
 /// Decides and appends the units in (shard, id) order of their first key, then waits once.
 pub(crate) fn transact_each(
     engine: &JournalEngine,
     units: &[Request<'_>],
-    decide: &mut DecideEach<'_>,
+    rules: &mut Rules<'_>,
 ) -> EachReport {
     let journal = &engine.journal;
     let order = in_order(units, journal);
-    let mut outcomes: Vec<UnitOutcome> = units.iter().map(|_| UnitOutcome::NotBegun).collect();
-    let mut waiting: Vec<Awaited> = Vec::with_capacity(units.len());
-    let mut frees = false;
-    let mut rest = &order[..];
+    let mut ends: Vec<Option<UnitEnd>> = order.iter().map(|_| None).collect();
+    let (mut rest, mut rest_of_ends) = (&order[..], &mut ends[..]);
     while !rest.is_empty() {
-        let (chunk, after) = rest.split_at(disjoint(units, rest));
-        rest = after;
-        let requests: Vec<&Request<'_>> =
-            chunk.iter().filter_map(|&index| units.get(index)).collect();
-        let patience = requests.iter().map(|request| request.patience).max().unwrap_or_default();
-        let deadline = journal.world.clock.deadline(patience);
-        let ends = engine.run(
-            &requests,
-            &mut |at, view| chunk.get(at).and_then(|&index| decide(index, view)),
-            deadline,
-        );
-        let mut failed = false;
-        for (&index, end) in chunk.iter().zip(ends) {
-            let Some(end) = end else { continue };
-            if let UnitEnd::Appended(ticket) | UnitEnd::Refused(Some(ticket)) = &end {
-                let Ticket { epoch, sequence, stored, .. } = *ticket;
-                waiting.push(Awaited { epoch, sequence, index, stored });
-                frees |= ticket.frees;
-            }
-            let end = outcome(end);
-            // Who had to wait too long for a lock says nothing of the others.
-            failed |= matches!(&end, UnitOutcome::Failed(why) if why.storage().is_some());
-            put(&mut outcomes, index, end);
-        }
-        if failed {
+        let count = disjoint(units, rest);
+        let (chunk, after) = rest.split_at(count);
+        let (ends, after_ends) = rest_of_ends.split_at_mut(count);
+        let patience = chunk.iter().filter_map(|&index| units.get(index)).map(|unit| unit.patience);
+        let deadline = journal.world.clock.deadline(patience.max().unwrap_or_default());
+        engine.run(units, chunk, rules, deadline, ends);
+        // Who had to wait too long for a lock says nothing of the others.
+        let is_over =
+            |end: &UnitEnd| matches!(end, UnitEnd::Failed(why) if why.storage().is_some());
+        if ends.iter().flatten().any(is_over) {
             break;
         }
+        (rest, rest_of_ends) = (after, after_ends);
     }
-    let stored = waiting.iter().any(|awaited| awaited.stored);
-    let mut is_durable = !waiting.is_empty();
-    for (index, failure) in wait(journal, waiting) {
-        is_durable = false;
-        put(&mut outcomes, index, UnitOutcome::Failed(failure));
+    // A batch that was interrupted by a failed sync has frames in several epochs.
+    let mut lasts: Vec<Ticket> = Vec::new();
+    let (mut stored, mut frees) = (false, false);
+    for ticket in ends.iter().flatten().filter_map(UnitEnd::ticket) {
+        stored |= ticket.stored;
+        frees |= ticket.frees;
+        match lasts.iter_mut().find(|last| last.epoch == ticket.epoch) {
+            Some(last) if last.sequence >= ticket.sequence => {}
+            Some(last) => *last = *ticket,
+            None => lasts.push(*ticket),
+        }
     }
+    let is_durable = !lasts.is_empty() && wait(journal, lasts, &mut ends);
     if frees {
         journal.hints.tell(FREED, true);
     }
     if is_durable {
         journal.maintain_if_due();
     }
+    let mut outcomes: Vec<UnitOutcome> = units.iter().map(|_| UnitOutcome::NotBegun).collect();
+    for (&index, end) in order.iter().zip(ends) {
+        if let (Some(slot), Some(end)) = (outcomes.get_mut(index), end) {
+            *slot = outcome(end);
+        }
+    }
     EachReport { units: outcomes, barriers: u64::from(is_durable && stored) }
 }
 
-/// A frame that a unit waits for.
-#[derive(Clone, Copy)]
-struct Awaited {
-    epoch: u64,
-    sequence: u64,
-    index: usize,
-    /// Whether it is the unit's own.
-    stored: bool,
-}
-
-impl Awaited {
-    fn ticket(self) -> Ticket {
-        let Self { epoch, sequence, stored, .. } = self;
-        Ticket { epoch, sequence, token: None, stored, frees: false }
-    }
-}
-
-/// Waits once for all frames of an epoch; says which of them are not durable, and why.
-fn wait(journal: &Journal, mut waiting: Vec<Awaited>) -> Vec<(usize, Failure)> {
-    let mut failed = Vec::new();
-    // A batch that was interrupted by a failed sync has frames in several epochs.
-    waiting.sort_by_key(|awaited| (awaited.epoch, awaited.sequence));
-    for group in waiting.chunk_by(|a, b| a.epoch == b.epoch) {
-        let Some(last) = group.last() else { continue };
-        let Err(failure) = journal.wait_durable(&last.ticket()) else { continue };
-        for awaited in group {
+/// Waits once for all frames of an epoch, of which the last one is given, and puts failures in the place
+/// of what is not durable. Says whether all is.
+fn wait(journal: &Journal, mut lasts: Vec<Ticket>, ends: &mut [Option<UnitEnd>]) -> bool {
+    lasts.sort_unstable_by_key(|last| last.epoch);
+    let mut is_durable = true;
+    for last in lasts {
+        let Err(failure) = journal.wait_durable(&last) else { continue };
+        is_durable = false;
+        for end in ends.iter_mut() {
+            let ticket = end.as_ref().and_then(UnitEnd::ticket).copied();
+            let Some(ticket) = ticket.filter(|ticket| ticket.epoch == last.epoch) else { continue };
             // What was before the last one may count all the same: that is decided by now.
             let own = match &failure {
-                Failure::Restored(_) => journal.wait_durable(&awaited.ticket()).err(),
+                Failure::Restored(_) => journal.wait_durable(&ticket).err(),
                 _ => Some(copy(&failure)),
             };
-            let own = own.map(|own| if awaited.stored { own } else { untouched(own) });
-            failed.extend(own.map(|own| (awaited.index, own)));
+            let Some(own) = own else { continue };
+            let own = if ticket.stored { own } else { untouched(own) };
+            *end = Some(UnitEnd::Failed(Box::new(own)));
         }
     }
-    failed
+    is_durable
 }
 
 /// What was to be waited for was somebody else's frame.
@@ -111,26 +95,27 @@ fn untouched(failure: Failure) -> Failure {
     Failure::Untouched(into_storage(failure))
 }
 
-fn put(outcomes: &mut [UnitOutcome], index: usize, outcome: UnitOutcome) {
-    if let Some(slot) = outcomes.get_mut(index) {
-        *slot = outcome;
-    }
-}
-
 /// The units by space, shard and id of their first key.
 fn in_order(units: &[Request<'_>], journal: &Journal) -> Vec<usize> {
     let first = |index: usize| units.get(index).and_then(|unit| unit.keys.first());
     let place = |index: usize| first(index).map_or(0, |&key| place(key, journal));
-    let mut order: Vec<(u64, usize)> =
-        (0..units.len()).map(|index| (place(index), index)).collect();
-    order.sort_unstable();
+    // A number for both, the place and which unit it is: numbers are sorted faster than pairs.
+    let low = u64::MAX.checked_shr(units.len().leading_zeros()).unwrap_or(0);
+    let mut numbers: Vec<u64> =
+        (0..units.len()).map(|index| place(index) & !low | index as u64).collect();
+    numbers.sort_unstable();
+    let index = |number| usize::try_from(number & low).unwrap_or(usize::MAX);
+    let mut order: Vec<usize> = numbers.iter().map(|&number| index(number)).collect();
     // What the numbers do not tell apart.
-    for same in order.chunk_by_mut(|a, b| a.0 == b.0) {
-        if same.len() > 1 {
-            same.sort_by_key(|&(_, index)| (first(index), index));
+    let mut from = 0;
+    for same in numbers.chunk_by(|a, b| a & !low == b & !low) {
+        let until = from + same.len();
+        if let (2.., Some(same)) = (same.len(), order.get_mut(from..until)) {
+            same.sort_by_key(|&index| (first(index), index));
         }
+        from = until;
     }
-    order.into_iter().map(|(_, index)| index).collect()
+    order
 }
 
 /// Orders keys by space, shard and as much of the id as there is room for.

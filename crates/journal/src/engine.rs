@@ -8,19 +8,20 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use ringfence_engine::{
-    Decide, DecideEach, Done, EachReport, Engine, EngineInfo, Failure, Outcome, Place, Request,
-    Scan, StorageError, UnitOutcome,
+    Decide, DecideEach, Done, EachReport, Engine, EngineInfo, Failure, GlanceEach, Outcome, Place,
+    Request, Scan, StorageError, UnitOutcome,
 };
 use ringfence_env::Deadline;
 use ringfence_model::{
-    BootMoment, Entry, Key, Moment, Space, Timestamp, Transition, Ttl, View, Writer, WriterBoot,
+    BootMoment, Entry, FencingToken, Key, Moment, Space, Timestamp, Ttl, View, Writer, WriterBoot,
 };
 
-use crate::codec::renewal::Renewal;
-use crate::commit::{Change, Ended, Planned, Progress, Ticket, find_from};
+use crate::commit::{Ended, Planned, Progress, Ticket};
+use crate::each::copy;
 use crate::hints::FREED;
 use crate::journal::Journal;
 use crate::lives::Life;
+use crate::look::{Decided, Looking, Rules};
 use crate::recover::into_storage;
 use crate::replica::Replica;
 
@@ -56,39 +57,52 @@ impl Engine for JournalEngine {
     fn transact(&self, request: &Request<'_>, decide: &mut Decide<'_>) -> Result<Outcome, Failure> {
         let deadline = self.journal.world.clock.deadline(request.patience);
         for round in 0.. {
-            let mut ends = self.run(&[request], &mut |_, view| decide(view), deadline);
-            match ends.pop().flatten() {
-                Some(UnitEnd::Refused(None)) => return Ok(Outcome::Refused),
-                Some(UnitEnd::Refused(Some(ticket))) => match self.journal.wait_durable(&ticket) {
-                    Ok(()) => return Ok(Outcome::Refused),
-                    // What it was refused for is gone.
-                    Err(Failure::Restored(_)) if round < TRIES => {}
-                    Err(failure) => return Err(Failure::Untouched(into_storage(failure))),
-                },
-                Some(UnitEnd::Failed(failure)) => return Err(*failure),
-                Some(UnitEnd::Appended(ticket)) => {
+            let mut rules = Rules { glance: None, decide: &mut |_, view| decide(view) };
+            let mut end = [None];
+            self.run(std::slice::from_ref(request), &[0], &mut rules, deadline, &mut end);
+            match end {
+                [Some(UnitEnd::Refused(None))] => return Ok(Outcome::Refused),
+                [Some(UnitEnd::Refused(Some(ticket)))] => {
+                    match self.journal.wait_durable(&ticket) {
+                        Ok(()) => return Ok(Outcome::Refused),
+                        // What it was refused for is gone.
+                        Err(Failure::Restored(_)) if round < TRIES => {}
+                        Err(failure) => return Err(Failure::Untouched(into_storage(failure))),
+                    }
+                }
+                [Some(UnitEnd::Failed(failure))] => return Err(*failure),
+                [Some(UnitEnd::Appended(ticket, token))] => {
                     self.journal.wait_durable(&ticket)?;
                     if ticket.frees {
                         self.journal.hints.tell(FREED, true);
                     }
                     self.journal.maintain_if_due();
                     let barriers = u64::from(ticket.stored);
-                    return Ok(Outcome::Done(Done { token: ticket.token, barriers }));
+                    return Ok(Outcome::Done(Done { token: token.map(|token| *token), barriers }));
                 }
-                None => unreachable!("one end per unit"),
+                [None] => unreachable!("one end per unit"),
             }
         }
         unreachable!("the rounds are bounded")
     }
 
     fn transact_each(&self, units: &[Request<'_>], decide: &mut DecideEach<'_>) -> EachReport {
-        crate::each::transact_each(self, units, decide)
+        crate::each::transact_each(self, units, &mut Rules { glance: None, decide })
+    }
+
+    fn renew_each(
+        &self,
+        units: &[Request<'_>],
+        glance: &mut GlanceEach<'_>,
+        decide: &mut DecideEach<'_>,
+    ) -> EachReport {
+        crate::each::transact_each(self, units, &mut Rules { glance: Some(glance), decide })
     }
 
     fn view(&self, keys: &[Key], now: Option<Timestamp>) -> Result<View, StorageError> {
         let mut replica = self.journal.replica();
         self.catch_up(&mut replica)?;
-        let mut view = self.asking(now, std::process::id()).view;
+        let mut view = self.empty_view(now, std::process::id());
         self.show(&replica, keys, &mut view)?;
         Ok(view)
     }
@@ -122,54 +136,48 @@ impl Engine for JournalEngine {
     }
 }
 
-/// When somebody asks, and who: a view that is used for one unit after the other.
-struct Asking {
-    /// The moment that the caller brought.
-    given: Option<Timestamp>,
-    view: View,
-    /// A frame that is durable, of this epoch.
-    durable: (u64, u64),
-}
-
-/// What a unit is decided on.
-struct Looked<'a> {
-    view: &'a View,
-    /// The epoch and the frame that it was looked at after.
-    seen: (u64, u64),
-    /// The frame that a refusal rests on, if it is not known to be durable.
-    pending: Option<Ticket>,
-}
-
 /// How one unit ended, as far as deciding and appending go.
 pub(crate) enum UnitEnd {
     /// With the frame that it was refused for, if that was not durable yet.
     Refused(Option<Ticket>),
     /// Boxed, as there are many ends and few failures.
     Failed(Box<Failure>),
-    Appended(Ticket),
+    /// With the token, if it is a grant: boxed, too.
+    Appended(Ticket, Option<Box<FencingToken>>),
+}
+
+impl UnitEnd {
+    /// The frame that it is to wait for.
+    pub(crate) fn ticket(&self) -> Option<&Ticket> {
+        match self {
+            Self::Appended(ticket, _) | Self::Refused(Some(ticket)) => Some(ticket),
+            Self::Refused(None) | Self::Failed(_) => None,
+        }
+    }
 }
 
 impl JournalEngine {
-    fn catch_up(&self, replica: &mut Replica) -> Result<(), StorageError> {
+    pub(crate) fn catch_up(&self, replica: &mut Replica) -> Result<(), StorageError> {
         let tail = self.journal.catch_up(replica);
         tail.map(|_| ()).map_err(|error| self.journal.read_error(error))
     }
 
-    /// Decides and appends units whose keys are all different; stops at the first failure. A unit
-    /// without an end was not begun.
+    /// Decides and appends those of the units that are in `order`, whose keys are all different; stops at
+    /// the first failure. Their ends are put where `order` has them; a unit without one was not begun.
     pub(crate) fn run(
         &self,
-        units: &[&Request<'_>],
-        decide: &mut DecideEach<'_>,
+        units: &[Request<'_>],
+        order: &[usize],
+        rules: &mut Rules<'_>,
         deadline: Deadline,
-    ) -> Vec<Option<UnitEnd>> {
-        for unit in units {
+        ends: &mut [Option<UnitEnd>],
+    ) {
+        for unit in order.iter().filter_map(|&index| units.get(index)) {
             assert!(unit.keys.is_sorted_by(|a, b| a < b), "keys strictly ascending");
             assert!(!unit.keys.is_empty(), "at least one key");
         }
-        let mut ends: Vec<Option<UnitEnd>> = units.iter().map(|_| None).collect();
         for round in 0.. {
-            match self.round(units, decide, deadline, &mut ends) {
+            match self.round(units, order, rules, deadline, ends, round == 0) {
                 Ok(()) => {}
                 Err(Failure::Busy { what, waited }) => {
                     // Nobody could append: one as little as the others.
@@ -186,7 +194,12 @@ impl JournalEngine {
                     break;
                 }
             }
-            if ends.iter().any(|end| has_failed(end.as_ref())) || ends.iter().all(Option::is_some) {
+            let mut all = true;
+            let failed = ends.iter().any(|end| {
+                all &= end.is_some();
+                has_failed(end.as_ref())
+            });
+            if failed || all {
                 break;
             }
             if round >= TRIES && self.journal.world.clock.left(deadline).is_zero() {
@@ -199,59 +212,67 @@ impl JournalEngine {
                 break;
             }
         }
-        ends
     }
 
     /// Decides every unit that has no end yet, and appends what was decided. A failure is that of the
-    /// first unit that has no end afterwards, unless a unit ended by it.
+    /// first unit that has no end afterwards, unless a unit ended by it. Units may `join` where the first
+    /// attempt is made: none waits for another one again and again.
     fn round(
         &self,
-        units: &[&Request<'_>],
-        decide: &mut DecideEach<'_>,
+        units: &[Request<'_>],
+        order: &[usize],
+        rules: &mut Rules<'_>,
         deadline: Deadline,
         ends: &mut [Option<UnitEnd>],
+        join: bool,
     ) -> Result<(), Failure> {
         let pid = self.journal.is_writable().map_err(Failure::Untouched)?;
-        let waiting: Vec<usize> =
-            (0..units.len()).filter(|&index| matches!(ends.get(index), Some(None))).collect();
         let mut stopped = None;
-        let mut asking = None;
-        let mut planned: Vec<Planned<'_>> = Vec::with_capacity(waiting.len());
-        for (count, &index) in waiting.iter().enumerate() {
+        let mut looking = Looking::new(self, pid);
+        let mut planned: Vec<Planned<'_>> = Vec::with_capacity(order.len());
+        let waiting = ends.iter_mut().zip(order).enumerate().filter(|(_, (end, _))| end.is_none());
+        for (count, (place, (end, &index))) in waiting.enumerate() {
             let Some(unit) = units.get(index) else { continue };
             let anew = count.is_multiple_of(LOOKED_AT_ONCE);
-            let Looked { view, seen, pending } = match self.look(unit, anew, pid, &mut asking) {
-                Ok(looked) => looked,
-                Err(error) => {
-                    stopped = Some((index, Failure::Untouched(error)));
+            let decided = match looking.decide(unit, index, anew, rules) {
+                Ok(decided) => decided,
+                Err(failure) => {
+                    stopped = Some((place, failure));
                     break;
                 }
             };
-            match decide(index, view) {
-                None => put(ends, index, Some(UnitEnd::Refused(pending))),
-                Some(Transition::Grant(grant)) if grant.above.0 == u64::MAX => {
-                    stopped = Some((index, crate::commit::exhausted()));
-                    break;
-                }
-                Some(transition) => {
-                    let change = Some(to_store(transition, view, unit.keys));
-                    let (keys, end) = (unit.keys, Ended::Waiting);
-                    planned.push(Planned { index, keys, seen, change, end });
+            match decided {
+                Decided::Not(pending) => *end = Some(UnitEnd::Refused(pending)),
+                Decided::On(change, seen) => {
+                    let last = planned.last_mut().filter(|_| join);
+                    if !last.is_some_and(|last| last.takes(place, unit.keys, &change, seen)) {
+                        let (places, keys) = (place..place + 1, Cow::Borrowed(unit.keys));
+                        let (change, end) = (Some(change), Ended::Waiting);
+                        planned.push(Planned { places, keys, seen, change, end });
+                    }
                 }
             }
         }
+        drop(looking);
         let progress = if planned.is_empty() {
             Ok(Progress::All)
         } else {
             self.journal.append(&mut planned, deadline)
         };
         for plan in planned {
-            let end = match plan.end {
-                Ended::Waiting | Ended::Stale => None,
-                Ended::Appended(ticket) => Some(UnitEnd::Appended(ticket)),
-                Ended::Failed(failure) => Some(UnitEnd::Failed(failure)),
-            };
-            put(ends, plan.index, end);
+            let ends = ends.get_mut(plan.places).unwrap_or_default();
+            match plan.end {
+                Ended::Waiting | Ended::Stale => {}
+                Ended::Appended(ticket, token) => {
+                    // What is a grant is alone.
+                    ends.fill_with(|| Some(UnitEnd::Appended(ticket, token.clone())));
+                }
+                Ended::Failed(failure) => {
+                    let Some((first, others)) = ends.split_first_mut() else { continue };
+                    others.fill_with(|| Some(UnitEnd::Failed(Box::new(copy(&failure)))));
+                    *first = Some(UnitEnd::Failed(failure));
+                }
+            }
         }
         if let Progress::Full = progress? {
             self.journal.make_room(deadline)?;
@@ -262,37 +283,13 @@ impl JournalEngine {
         Ok(())
     }
 
-    /// The keys of a unit as they are now, and where the journal stands. What others have appended is read
-    /// first if `anew`.
-    fn look<'a>(
-        &self,
-        unit: &Request<'_>,
-        anew: bool,
-        pid: u32,
-        asking: &'a mut Option<Asking>,
-    ) -> Result<Looked<'a>, StorageError> {
-        let mut replica = self.journal.replica();
-        if anew && !self.journal.is_known_to_be_at_the_end(&replica) {
-            self.catch_up(&mut replica)?;
-        }
-        // One moment for all that do not bring their own.
-        let same = asking.take().filter(|asking| asking.given == unit.now);
-        let asking = asking.insert(same.unwrap_or_else(|| self.asking(unit.now, pid)));
-        self.show(&replica, unit.keys, &mut asking.view)?;
-        let (epoch, at) = (replica.epoch(), replica.at.sequence);
-        if anew || asking.durable.0 != epoch {
-            asking.durable = (epoch, self.journal.known_durable(&replica.place()));
-        }
-        let (_, durable) = asking.durable;
-        // The last frame that changed one of them counts if it is not known to be durable.
-        let sequence = if at > durable { replica.last_change(unit.keys) } else { 0 };
-        let ticket = Ticket { epoch, sequence, token: None, stored: false, frees: false };
-        let pending = (sequence > durable).then_some(ticket);
-        Ok(Looked { view: &asking.view, seen: (epoch, at), pending })
-    }
-
     /// Puts `keys` as they are into a view, instead of what it showed.
-    fn show(&self, replica: &Replica, keys: &[Key], view: &mut View) -> Result<(), StorageError> {
+    pub(crate) fn show(
+        &self,
+        replica: &Replica,
+        keys: &[Key],
+        view: &mut View,
+    ) -> Result<(), StorageError> {
         view.entries.clear();
         view.entries.reserve_exact(keys.len());
         for &key in keys {
@@ -306,11 +303,11 @@ impl JournalEngine {
         Ok(())
     }
 
-    fn asking(&self, given: Option<Timestamp>, pid: u32) -> Asking {
-        let moment = self.moment(given);
-        let writer = Arc::new(self.writer(given, &moment, pid));
-        let (default_ttl, entries) = (self.journal.meta.ttl, Vec::new());
-        Asking { given, view: View { moment, writer, default_ttl, entries }, durable: (0, 0) }
+    /// A view that shows nothing yet.
+    pub(crate) fn empty_view<E>(&self, now: Option<Timestamp>, pid: u32) -> View<E> {
+        let moment = self.moment(now);
+        let writer = Arc::new(self.writer(now, &moment, pid));
+        View { moment, writer, default_ttl: self.journal.meta.ttl, entries: Vec::new() }
     }
 
     /// The moment by every clock of this host, or the caller's own.
@@ -341,44 +338,6 @@ impl JournalEngine {
     }
 }
 
-/// What is to be stored of a transition. What stores what is there already is left out: that it is durable
-/// is all that is needed.
-fn to_store<'k>(transition: Transition, view: &View, keys: &'k [Key]) -> Change<'k> {
-    match transition {
-        Transition::Grant(grant) => Change::Grant(grant),
-        Transition::Edits { mut edits, audit } => {
-            let mut next = 0;
-            edits.retain(|edit| {
-                let there = find_from(&view.entries, |(key, _)| *key, edit.key, &mut next);
-                match (&edit.to, there) {
-                    (None, Some((_, Entry::Vacant))) => false,
-                    (Some(to), Some((_, Entry::Present(there)))) => {
-                        let (new, old) = (to.holder(), there.holder());
-                        // The cheap differences first.
-                        new.updated != old.updated || new.token != old.token || to != there
-                    }
-                    _ => true,
-                }
-            });
-            Change::Edits(edits, audit)
-        }
-        Transition::Renewal { updated, writer } => {
-            let renewal = Renewal { updated, writer: Some(writer) };
-            let renews = |(_, entry): &&(Key, Entry)| match entry {
-                Entry::Present(there) => !renewal.is_of(there.holder()),
-                Entry::Vacant | Entry::Damaged(_) => false,
-            };
-            let count = view.entries.iter().filter(renews).count();
-            let keys = if count == keys.len() {
-                Cow::Borrowed(keys)
-            } else {
-                view.entries.iter().filter(renews).map(|(key, _)| *key).collect()
-            };
-            Change::Renewal(renewal, keys)
-        }
-    }
-}
-
 fn has_failed(end: Option<&UnitEnd>) -> bool {
     matches!(end, Some(UnitEnd::Failed(_)))
 }
@@ -396,6 +355,6 @@ pub(crate) fn outcome(end: UnitEnd) -> UnitOutcome {
     match end {
         UnitEnd::Refused(_) => UnitOutcome::Refused,
         UnitEnd::Failed(failure) => UnitOutcome::Failed(*failure),
-        UnitEnd::Appended(ticket) => UnitOutcome::Done(ticket.token),
+        UnitEnd::Appended(_, token) => UnitOutcome::Done(token.map(|token| *token)),
     }
 }

@@ -57,6 +57,7 @@ pub mod hints;
 pub mod journal;
 pub mod layout;
 pub mod lives;
+mod look;
 pub mod maintain;
 pub mod meta;
 pub mod moving;

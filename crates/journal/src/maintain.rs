@@ -54,7 +54,7 @@ impl Journal {
         };
         // T1.
         let (epoch, sequence) = (head.epoch, head.base.sequence);
-        let ticket = Ticket { epoch, sequence, token: None, stored: false, frees: false };
+        let ticket = Ticket { epoch, sequence, stored: false, frees: false };
         self.wait_durable(&ticket)?;
         let held = self.lock(Which::Maintain, deadline)?;
         let now = Checkpoint::open(&*self.world.fs, &self.layout, self.table);

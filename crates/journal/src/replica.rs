@@ -10,12 +10,13 @@ use std::io;
 use std::sync::Arc;
 
 use ringfence_env::{Fs, RandomFile};
+use ringfence_model::record::Holder;
 use ringfence_model::{Entry, Key, Record, Space};
 
 use crate::changed::{Change, Changed, Unread};
 use crate::checkpoint::{Checkpoint, CheckpointError, Position};
 use crate::codec::Malformed;
-use crate::codec::page::{Page, Said, Stored};
+use crate::codec::page::{Latest, Page, Said, Stored};
 use crate::frame::{self, Checked, HEADER, Kind, NoFrame, SECTOR};
 use crate::layout::Layout;
 use crate::segment::{FIRST_FRAME, SegmentHeader, Segments, read_full};
@@ -392,7 +393,20 @@ impl Replica {
 
     /// Adds what is stored under a key to `entries`.
     pub fn show(&self, key: Key, entries: &mut Vec<(Key, Entry)>) -> Result<(), ReadError> {
-        self.changed.show(key, &self.checkpoint, entries).map_err(|why| self.unread(why))
+        let record = self.find(&key)?.map(|latest| latest.record()).transpose();
+        let record = record.map_err(|why| self.damaged_record(why))?;
+        entries.push((key, record.map_or(Entry::Vacant, Entry::Present)));
+        Ok(())
+    }
+
+    /// Who holds what is stored under a key: most of a record is not looked at.
+    pub fn holder(&self, key: &Key) -> Result<Option<Holder>, ReadError> {
+        let Some(latest) = self.find(key)? else { return Ok(None) };
+        latest.holder().map(Some).map_err(|why| self.damaged_record(why))
+    }
+
+    fn find<'a>(&'a self, key: &'a Key) -> Result<Option<Latest<'a>>, ReadError> {
+        self.changed.find(key, &self.checkpoint).map_err(|why| self.unread(why))
     }
 
     fn unread(&self, why: Unread) -> ReadError {

@@ -9,10 +9,11 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use ringfence_engine::{Engine, Outcome, Request, UnitOutcome};
+use ringfence_engine::{EachReport, Engine, Outcome, Request, UnitOutcome};
 use ringfence_env::fault::{Call, FaultFs};
 use ringfence_env::{RealFs, World};
 use ringfence_journal::dump::{Changes, Item, dump};
@@ -75,12 +76,28 @@ fn heartbeat(engine: &JournalEngine, held: &[(TargetGroup, Token)], at: Option<f
     let keys: Vec<Vec<Key>> = held.iter().map(|(group, _)| keys(group)).collect();
     let now = at.map(|seconds| Timestamp::from_seconds(seconds).unwrap());
     let units: Vec<Request<'_>> = keys.iter().map(|keys| Request { now, ..ask(keys) }).collect();
-    let report = engine.transact_each(&units, &mut |index, view| {
-        let (group, token) = held.get(index)?;
-        rules::heartbeat(view, group, token).ok()
-    });
+    let report = renew(engine, held, &units);
     assert!(report.units.iter().all(|unit| matches!(unit, UnitOutcome::Done(None))), "{report:?}");
     report.barriers
+}
+
+/// As a heartbeat of many leases asks: at a glance, and by the records where that is not enough.
+fn renew(
+    engine: &JournalEngine,
+    held: &[(TargetGroup, Token)],
+    units: &[Request<'_>],
+) -> EachReport {
+    engine.renew_each(
+        units,
+        &mut |index, glance| {
+            let (group, token) = held.get(index)?;
+            rules::renew(glance, group, token)
+        },
+        &mut |index, view| {
+            let (group, token) = held.get(index)?;
+            rules::heartbeat(view, group, token).ok()
+        },
+    )
 }
 
 /// Every record as one line.
@@ -211,10 +228,7 @@ fn a_batch_of_heartbeats_and_lost_leases_renews_what_is_held() {
     let before = lines(&engine);
     let keys: Vec<Vec<Key>> = held.iter().map(|(group, _)| keys(group)).collect();
     let units: Vec<Request<'_>> = keys.iter().map(|keys| ask(keys)).collect();
-    let report = engine.transact_each(&units, &mut |index, view| {
-        let (group, token) = held.get(index)?;
-        rules::heartbeat(view, group, token).ok()
-    });
+    let report = renew(&engine, &held, &units);
     for (index, unit) in report.units.iter().enumerate() {
         let expected = if index == 4 {
             matches!(unit, UnitOutcome::Refused)
@@ -227,6 +241,61 @@ fn a_batch_of_heartbeats_and_lost_leases_renews_what_is_held() {
     let lost: Vec<Key> = held.get(4).unwrap().0.targets().map(Key::target).collect();
     for (key, line) in &before {
         assert_eq!(after.get(key) == Some(line), lost.contains(key), "{line}");
+    }
+}
+
+#[test]
+fn who_takes_leases_over_while_they_are_renewed_finds_nothing_of_it_afterwards() {
+    let (bed, engine) = Bed::new(4 << 20);
+    let held = claim(&engine, 60);
+    let (begun, over) = (Barrier::new(2), AtomicBool::new(false));
+    let at = |seconds| Some(Timestamp::from_seconds(seconds).unwrap());
+    let keys_of = |held: &[(TargetGroup, Token)]| -> Vec<Vec<Key>> {
+        held.iter().map(|(group, _)| keys(group)).collect()
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (engine, keys) = (bed.open(), keys_of(&held));
+            let units = |now| keys.iter().map(move |keys| Request { now, ..ask(keys) }).collect();
+            for round in 0..u32::MAX {
+                let last = over.load(Ordering::SeqCst);
+                let units: Vec<Request<'_>> = units(at(1e9 + f64::from(round) / 1e4));
+                let report = renew(&engine, &held, &units);
+                let done = report.units.iter().filter(|u| matches!(u, UnitOutcome::Done(None)));
+                let done = done.count();
+                let refused = report.units.iter().filter(|u| matches!(u, UnitOutcome::Refused));
+                assert_eq!(done + refused.count(), held.len(), "{report:?}");
+                if round == 0 {
+                    assert_eq!(done, held.len());
+                    begun.wait();
+                }
+                if last {
+                    assert_eq!(done, 0, "a lease that was taken over was renewed");
+                    break;
+                }
+            }
+        });
+        begun.wait();
+        for (number, (group, _)) in held.iter().enumerate() {
+            let request = ClaimRequest {
+                group: group.clone(),
+                owner: Owner::new("successor").unwrap(),
+                worker: 1,
+                payload: Payload::empty(),
+                ttl: Ttl::from_seconds(600.0).unwrap(),
+            };
+            let keys = keys(group);
+            #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+            let now = at(3e9 + number as f64);
+            let take = Request { now, ..ask(&keys) };
+            let done = engine.transact(&take, &mut |view| rules::claim(view, &request).ok());
+            assert!(matches!(done.unwrap(), Outcome::Done(_)));
+        }
+        over.store(true, Ordering::SeqCst);
+    });
+    for (_, record) in records(&bed.open()) {
+        assert_eq!(&*record.holder().owner, "successor");
+        assert!(record.holder().updated.seconds() >= 3e9, "{}", record.to_line());
     }
 }
 

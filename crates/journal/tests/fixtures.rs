@@ -93,7 +93,7 @@ fn encoded_again(bytes: &[u8], table: u64, name: &str) -> Vec<u8> {
         audit = contents.audit;
         for (key, stored) in contents.members {
             match stored {
-                Change::Renewed(by) => writer.push_renewal(key, by.renewal().unwrap()),
+                Change::Renewed(by) => writer.push_renewals(&[key], by.renewal().unwrap()),
                 Change::Removed => writer.push(key, None),
                 Change::Stored(place) => {
                     let line = place.record().unwrap().to_line();

@@ -1,8 +1,11 @@
 //! Heartbeat: one group, or everything a coordinator holds in one batch.
 
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
 use ringfence_engine::{Failure, UnitOutcome};
 use ringfence_model::rules::{self, Lost};
-use ringfence_model::{TargetGroup, Timestamp, Token};
+use ringfence_model::{Glance, Shown, TargetGroup, Timestamp, Token, View};
 
 use crate::target_table::{KeysOfAll, TargetTable, keys, members};
 
@@ -51,41 +54,40 @@ impl TargetTable {
             keys.push(members(group));
         }
         let units = keys.requests(self, now);
-        let mut seen: Vec<Option<Result<Renewed, Lost>>> = leases.iter().map(|_| None).collect();
-        let report = self.engine.transact_each(&units, &mut |index, view| {
+        // The last decision counts.
+        let renewed: Vec<Cell<Option<Renewed>>> = vec![Cell::default(); leases.len()];
+        let mut lost = BTreeMap::new();
+        let mut glance = |index: usize, glance: &Glance| {
             let (group, token) = leases.get(index)?;
-            let (answer, transition) = match rules::heartbeat(view, group, token) {
-                Ok(transition) => (Ok(renewal(view, group)), Some(transition)),
-                Err(lost) => (Err(lost), None),
-            };
-            if let Some(slot) = seen.get_mut(index) {
-                *slot = Some(answer);
-            }
-            transition
-        });
-        let answer = |(outcome, seen)| match (outcome, seen) {
-            (UnitOutcome::Done(_), Some(Ok(renewed))) => Renewal::Renewed(renewed),
-            (UnitOutcome::Refused, Some(Err(lost))) => Renewal::Lost(lost),
-            (UnitOutcome::Failed(failure), _) => Renewal::Failed(failure),
-            (UnitOutcome::NotBegun, _) => Renewal::NotBegun,
-            _ => unreachable!("an outcome without its decision"),
+            let transition = rules::renew(glance, group, token)?;
+            renewed.get(index)?.set(Some(renewal(glance, group)));
+            Some(transition)
         };
-        let renewals = report.units.into_iter().zip(seen).map(answer).collect();
+        let mut decide = |index: usize, view: &View| {
+            let (group, token) = leases.get(index)?;
+            let decided = rules::heartbeat(view, group, token);
+            renewed.get(index)?.set(decided.is_ok().then(|| renewal(view, group)));
+            decided.map_err(|why| lost.insert(index, why)).ok()
+        };
+        let report = self.engine.renew_each(&units, &mut glance, &mut decide);
+        let undecided = || unreachable!("an outcome without its decision");
+        let answer = |(index, (outcome, renewed)): (_, (_, Cell<Option<Renewed>>))| match outcome {
+            UnitOutcome::Done(_) => renewed.get().map_or_else(undecided, Renewal::Renewed),
+            UnitOutcome::Refused => lost.remove(&index).map_or_else(undecided, Renewal::Lost),
+            UnitOutcome::Failed(failure) => Renewal::Failed(failure),
+            UnitOutcome::NotBegun => Renewal::NotBegun,
+        };
+        let units = report.units.into_iter().zip(renewed).enumerate();
+        let renewals = units.map(answer).collect();
         BatchedHeartbeat { renewals, directory_syncs: report.barriers }
     }
 }
 
 /// What [`rules::heartbeat`] makes of the group at the moment of `view`.
-fn renewal(view: &ringfence_model::View, group: &TargetGroup) -> Renewed {
+fn renewal<E: Shown>(view: &View<E>, group: &TargetGroup) -> Renewed {
     let updated = view.moment.wall;
-    let ttl = view
-        .entries
-        .iter()
-        .filter_map(|(_, entry)| match entry {
-            ringfence_model::Entry::Present(record) => Some(record.holder().ttl(view.default_ttl)),
-            _ => None,
-        })
-        .reduce(|a, b| if b < a { b } else { a });
+    let ttls = view.holders().map(|holder| holder.ttl(view.default_ttl));
+    let ttl = ttls.reduce(|a, b| if b < a { b } else { a });
     debug_assert_eq!(view.entries.len(), group.len(), "a view of the group");
     Renewed { updated, expires_at: updated.after(ttl.unwrap_or(view.default_ttl)) }
 }

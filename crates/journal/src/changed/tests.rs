@@ -71,7 +71,7 @@ fn page(stamp: u64, steps: &[(u64, Step)]) -> (Page, Vec<(Key, Said)>) {
         match step {
             Step::Remove => page.push(key(number), None),
             Step::Store => page.push(key(number), Some(&record(number, stamp))),
-            Step::Renew => page.push_renewal(key(number), &renewal(stamp)),
+            Step::Renew => page.push_renewals(&[key(number)], &renewal(stamp)),
         }
     }
     let mut out = Out::default();
@@ -93,12 +93,10 @@ fn users_of(state: State) -> impl Iterator<Item = u32> {
 
 /// What is stored under a key.
 fn shown(changed: &Changed, key: Key, checkpoint: &Checkpoint) -> Option<Record> {
-    let mut entries = Vec::new();
-    changed.show(key, checkpoint, &mut entries).unwrap();
-    match entries.pop() {
-        Some((_, Entry::Present(record))) => Some(record),
-        _ => None,
-    }
+    let latest = changed.find(&key, checkpoint).unwrap()?;
+    let record = latest.record().unwrap();
+    assert_eq!(latest.holder().unwrap(), *record.holder());
+    Some(record)
 }
 
 /// What the steps make of the records; `None` if one of them renews nothing.

@@ -14,6 +14,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use ringfence_model::record::Holder;
 use ringfence_model::{Key, Record, RecordId, Space};
 
 use super::record::{self, Body};
@@ -74,14 +75,16 @@ impl PageWriter {
         fill_in_length(&mut self.members, length_at);
     }
 
-    /// Adds that the record of a key was renewed, and nothing else of it changed.
-    pub fn push_renewal(&mut self, key: Key, renewal: &Renewal) {
+    /// Adds that the records of some keys were renewed, and nothing else of them changed.
+    pub fn push_renewals(&mut self, keys: &[Key], renewal: &Renewal) {
         let same = |known: &Known| matches!(known, Known::Renewal(known) if known.is_same(renewal));
         let at = self.find(same).unwrap_or_else(|| {
             let renewal = renewal.clone();
             self.add(|out| renewal.write(out), Known::Renewal(renewal.clone()))
         });
-        self.member(key, 2, Some(at));
+        for &key in keys {
+            self.member(key, 2, Some(at));
+        }
     }
 
     /// Everything of a member that has a fixed length, in one piece.
@@ -211,6 +214,15 @@ pub enum Stored {
     Record(Place),
     /// It is there, renewed since it was stored whole.
     Renewed(Place, By),
+}
+
+/// A record that is there, in the page that has it whole, and what it was renewed with since.
+#[derive(Clone, Copy, Debug)]
+pub struct Latest<'a> {
+    pub(crate) page: &'a Page,
+    pub(crate) key: &'a Key,
+    pub(crate) whole: Whole,
+    pub(crate) renewal: Option<&'a Renewal>,
 }
 
 /// What a page says of a key.
@@ -376,15 +388,21 @@ impl Page {
         (0..count).map(next).collect()
     }
 
-    /// Builds a record. Its body is built once for all records of the page that share it.
-    pub fn record(&self, key: Key, whole: Whole) -> Result<Record, Malformed> {
+    /// The body of a record, built once for all records of the page that share it.
+    fn body_of(&self, space: Space, whole: Whole) -> Result<&Body, Malformed> {
         let Read::Body(body) = self.body(whole.body, |from| Body::read(from).map(Read::Body))?
         else {
             return Err(Malformed("the kind of a body"));
         };
-        if body.group.is_some() != (key.space == Space::Targets) {
+        if body.group.is_some() != (space == Space::Targets) {
             return Err(Malformed("the kind of a record"));
         }
+        Ok(body)
+    }
+
+    /// Builds a record.
+    fn record(&self, key: Key, whole: Whole) -> Result<Record, Malformed> {
+        let body = self.body_of(key.space, whole)?;
         let at = usize::try_from(whole.at).map_err(|_| Malformed("an offset"))?;
         record::read_rest(key.id, body, &mut In::at(&self.bytes, at)?)
     }
@@ -407,6 +425,10 @@ impl Place {
     /// Builds the record.
     pub fn record(&self) -> Result<Record, Malformed> {
         self.page.record(self.key, self.whole)
+    }
+
+    fn latest<'a>(&'a self, renewal: Option<&'a Renewal>) -> Latest<'a> {
+        Latest { page: &self.page, key: &self.key, whole: self.whole, renewal }
     }
 }
 
@@ -437,17 +459,39 @@ impl Change {
 }
 
 impl Stored {
+    /// Where the record is, if there is one.
+    pub fn latest(&self) -> Result<Option<Latest<'_>>, Malformed> {
+        Ok(match self {
+            Self::Removed => None,
+            Self::Record(place) => Some(place.latest(None)),
+            Self::Renewed(of, by) => Some(of.latest(Some(by.renewal()?))),
+        })
+    }
+
     /// The record, if there is one.
     pub fn record(&self) -> Result<Option<Record>, Malformed> {
-        match self {
-            Self::Removed => Ok(None),
-            Self::Record(place) => place.record().map(Some),
-            Self::Renewed(of, by) => {
-                let mut record = of.record()?;
-                by.renewal()?.renew(&mut record);
-                Ok(Some(record))
-            }
+        self.latest()?.map(|latest| latest.record()).transpose()
+    }
+}
+
+impl Latest<'_> {
+    /// Builds the record.
+    pub fn record(&self) -> Result<Record, Malformed> {
+        let mut record = self.page.record(*self.key, self.whole)?;
+        if let Some(renewal) = self.renewal {
+            renewal.renew(&mut record);
         }
+        Ok(record)
+    }
+
+    /// Who holds it; what is the record's own is not looked at.
+    pub fn holder(&self) -> Result<Holder, Malformed> {
+        let stored = &self.page.body_of(self.key.space, self.whole)?.holder;
+        let (updated, writer) = match self.renewal {
+            Some(renewal) => (renewal.updated, &renewal.writer),
+            None => (stored.updated, &stored.writer),
+        };
+        Ok(Holder { grant: Arc::clone(&stored.grant), updated, writer: writer.clone() })
     }
 }
 
@@ -558,7 +602,7 @@ mod tests {
         let renewal = Renewal { updated, writer: Some(writer.clone()) };
         let mut page = PageWriter::default();
         for (key, _) in &records {
-            page.push_renewal(*key, &renewal);
+            page.push_renewals(&[*key], &renewal);
         }
         let mut out = Out::default();
         page.finish(None, &mut out);
@@ -596,7 +640,7 @@ mod tests {
             for (key, record) in some {
                 page.push(*key, Some(record));
             }
-            page.push_renewal(some[0].0, &renewal);
+            page.push_renewals(&[some[0].0], &renewal);
         };
         let (mut page, mut expected) = (PageWriter::default(), PageWriter::default());
         fill(&mut page, &records[..3]);

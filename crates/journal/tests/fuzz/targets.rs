@@ -98,7 +98,7 @@ fn same_again(bytes: &[u8], offset: usize) {
             }
             Change::Renewed(by) => {
                 let Ok(renewal) = by.renewal() else { return };
-                writer.push_renewal(*key, renewal);
+                writer.push_renewals(&[*key], renewal);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use ringfence_engine::{Failure, UnitOutcome};
 use ringfence_model::rules::{self, Lost, WorkStale};
-use ringfence_model::{Key, RecordId, TargetGroup, Timestamp, Token, Transition, View};
+use ringfence_model::{Glance, Key, RecordId, TargetGroup, Timestamp, Token, Transition, View};
 
 use super::JobTable;
 use crate::target_table::{KeysOfAll, members};
@@ -41,7 +41,11 @@ impl JobTable {
         }
         let units = keys.requests(&self.targets, now);
         let mut lost: Vec<Option<PartLost>> = parts.iter().map(|_| None).collect();
-        let report = self.targets.engine.transact_each(&units, &mut |index, view| {
+        let mut glance = |index: usize, glance: &Glance| match parts.get(index)? {
+            (JobPart::Group(group), token) => rules::renew(glance, group, token),
+            (JobPart::Item(_), _) => None,
+        };
+        let report = self.targets.engine.renew_each(&units, &mut glance, &mut |index, view| {
             let (part, token) = parts.get(index)?;
             let renewed = part.renew(view, token);
             let (transition, why) = match renewed {

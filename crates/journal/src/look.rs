@@ -1,0 +1,201 @@
+//! Looking at what a unit of a batch is about, and asking the rules.
+//!
+//! L1. A rule that sees records is asked without any lock: it may take its time.
+//! L2. What is decided names the frame that it was looked at after: whoever appends it makes sure that none
+//!     after that has changed one of the keys.
+//! L3. A glance is a look at the holders alone, which costs a fraction of one at the records. It is enough
+//!     only for a renewal; for everything else the records are looked at.
+
+use std::sync::{Arc, MutexGuard};
+
+use ringfence_engine::{DecideEach, Failure, GlanceEach, Request, StorageError};
+use ringfence_model::{Entry, Glance, Key, Shown, Space, Timestamp, Transition, View};
+
+use crate::codec::renewal::Renewal;
+use crate::commit::{Change, Ticket, exhausted, find_from};
+use crate::engine::JournalEngine;
+use crate::replica::Replica;
+
+/// The epoch, and the frame that something was looked at after.
+pub(crate) type Seen = (u64, u64);
+
+/// What decides.
+pub(crate) struct Rules<'r> {
+    /// Asked first, if there is one.
+    pub(crate) glance: Option<&'r mut GlanceEach<'r>>,
+    pub(crate) decide: &'r mut DecideEach<'r>,
+}
+
+/// What the rules say of a unit.
+pub(crate) enum Decided {
+    /// Nothing is to be stored; with the frame that this rests on, if that is not durable yet.
+    Not(Option<Ticket>),
+    /// This is, if nothing has changed since.
+    On(Change, Seen),
+}
+
+/// Looks at one unit after the other.
+pub(crate) struct Looking<'e> {
+    engine: &'e JournalEngine,
+    pid: u32,
+    asking: Option<Asking>,
+    /// Kept from one glance to the next.
+    replica: Option<MutexGuard<'e, Replica>>,
+}
+
+/// When somebody asks, and who: views that are used for one unit after the other.
+struct Asking {
+    /// The moment that the caller brought.
+    given: Option<Timestamp>,
+    view: View,
+    glance: Glance,
+    /// A frame that is durable, with its epoch.
+    durable: Option<(u64, u64)>,
+}
+
+/// What a unit is decided on.
+struct Looked<'a> {
+    view: &'a View,
+    seen: Seen,
+    /// The frame that a refusal rests on, if it is not known to be durable.
+    pending: Option<Ticket>,
+}
+
+impl<'e> Looking<'e> {
+    /// On behalf of this process.
+    pub(crate) fn new(engine: &'e JournalEngine, pid: u32) -> Self {
+        Self { engine, pid, asking: None, replica: None }
+    }
+
+    /// Asks the rules about one unit. What others have appended is read first if `anew`.
+    pub(crate) fn decide(
+        &mut self,
+        unit: &Request<'_>,
+        index: usize,
+        anew: bool,
+        rules: &mut Rules<'_>,
+    ) -> Result<Decided, Failure> {
+        if let Some(rule) = &mut rules.glance
+            && let Some((glance, seen)) = self.glance(unit, anew).map_err(Failure::Untouched)?
+            && let Some(Transition::Renewal { updated, writer }) = rule(index, glance)
+        {
+            let renewal = Renewal { updated, writer: Some(writer) };
+            return Ok(Decided::On(renew(renewal, glance, unit.keys.len()), seen));
+        }
+        let looked = self.look(unit, anew).map_err(Failure::Untouched)?;
+        let Looked { view, seen, pending } = looked;
+        Ok(match (rules.decide)(index, view) {
+            None => Decided::Not(pending),
+            Some(Transition::Grant(grant)) if grant.above.0 == u64::MAX => return Err(exhausted()),
+            Some(transition) => Decided::On(to_store(transition, view, unit.keys.len()), seen),
+        })
+    }
+
+    /// Who holds the keys of a unit, and where the journal stands; nothing if that does not say all.
+    fn glance(
+        &mut self,
+        unit: &Request<'_>,
+        anew: bool,
+    ) -> Result<Option<(&Glance, Seen)>, StorageError> {
+        let journal = &self.engine.journal;
+        let (replica, Asking { glance, .. }) = self.ask(unit, anew)?;
+        glance.entries.clear();
+        for key in unit.keys {
+            let holder = match key.space {
+                Space::Targets => replica.holder(key),
+                Space::Work => return Ok(None),
+            };
+            match holder.map_err(|error| journal.read_error(error))? {
+                Some(holder) => glance.entries.push((*key, holder)),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some((glance, (replica.epoch(), replica.at.sequence))))
+    }
+
+    /// The keys of a unit as they are now, and where the journal stands.
+    fn look(&mut self, unit: &Request<'_>, anew: bool) -> Result<Looked<'_>, StorageError> {
+        let engine = self.engine;
+        let (replica, asking) = self.ask(unit, anew)?;
+        engine.show(replica, unit.keys, &mut asking.view)?;
+        let (epoch, at) = (replica.epoch(), replica.at.sequence);
+        let durable = match asking.durable {
+            Some((of, durable)) if of == epoch && !anew => durable,
+            _ => engine.journal.known_durable(&replica.place()),
+        };
+        asking.durable = Some((epoch, durable));
+        // The last frame that changed one of them counts if it is not known to be durable.
+        let sequence = if at > durable { replica.last_change(unit.keys) } else { 0 };
+        let ticket = Ticket { epoch, sequence, stored: false, frees: false };
+        let pending = (sequence > durable).then_some(ticket);
+        // L1.
+        self.replica = None;
+        let asking = self.asking.as_ref().unwrap_or_else(|| unreachable!("it was asked"));
+        Ok(Looked { view: &asking.view, seen: (epoch, at), pending })
+    }
+
+    /// The state to look a unit up in, and what to show it in.
+    fn ask(
+        &mut self,
+        unit: &Request<'_>,
+        anew: bool,
+    ) -> Result<(&Replica, &mut Asking), StorageError> {
+        let (engine, pid) = (self.engine, self.pid);
+        if anew {
+            // Others have their turn.
+            self.replica = None;
+        }
+        let replica = self.replica.get_or_insert_with(|| engine.journal.replica());
+        if anew && !engine.journal.is_known_to_be_at_the_end(replica) {
+            engine.catch_up(replica)?;
+        }
+        // One moment for all that do not bring their own.
+        if self.asking.as_ref().is_some_and(|asking| asking.given != unit.now) {
+            self.asking = None;
+        }
+        let asking = self.asking.get_or_insert_with(|| {
+            let view = engine.empty_view(unit.now, pid);
+            let View { moment, writer, default_ttl, .. } = &view;
+            let (moment, writer, default_ttl) = (moment.clone(), Arc::clone(writer), *default_ttl);
+            let glance = View { moment, writer, default_ttl, entries: Vec::new() };
+            Asking { given: unit.now, view, glance, durable: None }
+        });
+        Ok((replica, asking))
+    }
+}
+
+/// What is to be stored of a transition. What stores what is there already is left out: that it is durable
+/// is all that is needed.
+fn to_store(transition: Transition, view: &View, keys: usize) -> Change {
+    match transition {
+        Transition::Grant(grant) => Change::Grant(grant),
+        Transition::Edits { mut edits, audit } => {
+            let mut next = 0;
+            edits.retain(|edit| {
+                let there = find_from(&view.entries, |(key, _)| *key, edit.key, &mut next);
+                match (&edit.to, there) {
+                    (None, Some((_, Entry::Vacant))) => false,
+                    (Some(to), Some((_, Entry::Present(there)))) => {
+                        let (new, old) = (to.holder(), there.holder());
+                        // The cheap differences first.
+                        new.updated != old.updated || new.token != old.token || to != there
+                    }
+                    _ => true,
+                }
+            });
+            Change::Edits(edits, audit)
+        }
+        Transition::Renewal { updated, writer } => {
+            renew(Renewal { updated, writer: Some(writer) }, view, keys)
+        }
+    }
+}
+
+/// The same of a renewal.
+fn renew<E: Shown>(renewal: Renewal, view: &View<E>, keys: usize) -> Change {
+    let renews =
+        |(_, entry): &&(Key, E)| entry.holder().is_some_and(|holder| !renewal.is_of(holder));
+    let only = || view.entries.iter().filter(renews).map(|(key, _)| *key);
+    let only = (only().count() < keys).then(|| only().collect());
+    Change::Renewal(renewal, only)
+}
