@@ -28,4 +28,7 @@ pub mod outcome;
 pub mod traits;
 
 pub use outcome::{Done, EachReport, Failure, Outcome, StorageError, UnitOutcome};
-pub use traits::{Decide, DecideEach, Engine, EngineInfo, GlanceEach, Place, Request, Scan};
+pub use traits::{
+    Decide, DecideAtAGlance, DecideEach, DecideEachAtAGlance, Engine, EngineInfo, Place, Request,
+    Scan,
+};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use ringfence_model::{Entry, Glance, Key, Moment, Space, Timestamp, Transition, Ttl, View};
+use ringfence_model::{Alike, Entry, Glance, Key, Moment, Space, Timestamp, Transition, Ttl, View};
 
 use crate::outcome::{Done, EachReport, Failure, Outcome, StorageError};
 
@@ -13,9 +13,14 @@ pub type Decide<'a> = dyn FnMut(&View) -> Option<Transition> + 'a;
 /// A rule for the unit with this index.
 pub type DecideEach<'a> = dyn FnMut(usize, &View) -> Option<Transition> + 'a;
 
-/// As much of a rule as the holders are enough for: a renewal of all keys of the unit with this index,
-/// or nothing.
-pub type GlanceEach<'a> = dyn FnMut(usize, &Glance) -> Option<Transition> + 'a;
+/// As much of a rule as the holders are enough for: what becomes of all records alike, or nothing.
+///
+/// It must answer as the rule itself would, or nothing. It must not call the engine, which may keep a lock
+/// meanwhile.
+pub type DecideAtAGlance<'a> = dyn FnMut(&Glance) -> Option<Alike> + 'a;
+
+/// The same for the unit with this index.
+pub type DecideEachAtAGlance<'a> = dyn FnMut(usize, &Glance) -> Option<Alike> + 'a;
 
 /// What a transaction is about.
 #[derive(Clone, Copy, Debug)]
@@ -71,14 +76,23 @@ pub trait Engine: Send + Sync + fmt::Debug {
     /// unit is acknowledged.
     fn transact_each(&self, units: &[Request<'_>], decide: &mut DecideEach<'_>) -> EachReport;
 
-    /// The same for rules that renew. An engine to which holders cost less than records may ask `glance`
-    /// first, of units whose keys are all targets that are there. It must answer as `decide` would, or
-    /// nothing, and then `decide` is asked. `glance` must not call the engine, which may keep a lock
-    /// meanwhile.
-    fn renew_each(
+    /// [`Self::transact`] with a rule for which it is often enough to know the holders. An engine to which
+    /// they cost less than records may ask `glance` first, if all keys are targets that are there, and
+    /// `decide` where that answers nothing; others ask `decide` alone.
+    fn transact_at_a_glance(
+        &self,
+        request: &Request<'_>,
+        _glance: &mut DecideAtAGlance<'_>,
+        decide: &mut Decide<'_>,
+    ) -> Result<Outcome, Failure> {
+        self.transact(request, decide)
+    }
+
+    /// [`Self::transact_each`] in the same way.
+    fn transact_each_at_a_glance(
         &self,
         units: &[Request<'_>],
-        _glance: &mut GlanceEach<'_>,
+        _glance: &mut DecideEachAtAGlance<'_>,
         decide: &mut DecideEach<'_>,
     ) -> EachReport {
         self.transact_each(units, decide)
@@ -123,22 +137,47 @@ impl dyn Engine + '_ {
     pub fn decide<R>(
         &self,
         request: &Request<'_>,
-        mut rule: impl FnMut(&View) -> Result<Transition, R>,
+        rule: impl FnMut(&View) -> Result<Transition, R>,
     ) -> Result<Result<Done, R>, Failure> {
-        let mut refusal = None;
-        let outcome = self.transact(request, &mut |view| match rule(view) {
-            Ok(transition) => {
-                refusal = None;
-                Some(transition)
-            }
-            Err(refused) => {
-                refusal = Some(refused);
-                None
-            }
-        })?;
-        match (outcome, refusal) {
-            (Outcome::Done(done), _) => Ok(Ok(done)),
-            (Outcome::Refused, Some(refused)) => Ok(Err(refused)),
+        let mut rule = Remembering { rule, refusal: None };
+        let outcome = self.transact(request, &mut |view| rule.ask(view))?;
+        Ok(rule.answer(outcome))
+    }
+
+    /// [`Engine::transact_at_a_glance`] with a typed refusal.
+    pub fn decide_at_a_glance<R>(
+        &self,
+        request: &Request<'_>,
+        glance: &mut DecideAtAGlance<'_>,
+        rule: impl FnMut(&View) -> Result<Transition, R>,
+    ) -> Result<Result<Done, R>, Failure> {
+        let mut rule = Remembering { rule, refusal: None };
+        let outcome = self.transact_at_a_glance(request, glance, &mut |view| rule.ask(view))?;
+        Ok(rule.answer(outcome))
+    }
+}
+
+/// A rule, and what it refused last.
+struct Remembering<F, R> {
+    rule: F,
+    refusal: Option<R>,
+}
+
+impl<R, F: FnMut(&View) -> Result<Transition, R>> Remembering<F, R> {
+    fn ask(&mut self, view: &View) -> Option<Transition> {
+        let answer = (self.rule)(view);
+        let (transition, refusal) = match answer {
+            Ok(transition) => (Some(transition), None),
+            Err(refused) => (None, Some(refused)),
+        };
+        self.refusal = refusal;
+        transition
+    }
+
+    fn answer(self, outcome: Outcome) -> Result<Done, R> {
+        match (outcome, self.refusal) {
+            (Outcome::Done(done), _) => Ok(done),
+            (Outcome::Refused, Some(refused)) => Err(refused),
             (Outcome::Refused, None) => unreachable!("refused without asking the rule"),
         }
     }

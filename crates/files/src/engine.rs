@@ -240,7 +240,7 @@ impl FilesEngine {
                 let token = FencingToken::new(fence, nonce);
                 (grant.under(token), None, Some(token))
             }
-            Transition::Renewal { .. } => unreachable!("a renewal is spelled out first"),
+            Transition::Alike(_) => unreachable!("it is spelled out first"),
         };
         let line = |Edit { key, to }: Edit| {
             let Ok(index) = members.binary_search_by_key(&key, |member| member.key) else {

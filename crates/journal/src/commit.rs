@@ -67,6 +67,8 @@ pub(crate) enum Change {
     Grant(Grant),
     /// All keys are renewed, or only these, and nothing else of them changes.
     Renewal(Renewal, Option<Vec<Key>>),
+    /// All keys are removed, or only these.
+    Removal(Option<Vec<Key>>),
 }
 
 impl Planned<'_> {
@@ -439,6 +441,7 @@ impl Change {
             Self::Renewal(renewal, only) => {
                 page.push_renewals(only.as_deref().unwrap_or(keys), renewal);
             }
+            Self::Removal(only) => page.push_removals(only.as_deref().unwrap_or(keys)),
             Self::Grant(_) => unreachable!("it has no token yet"),
         }
     }
@@ -446,8 +449,13 @@ impl Change {
     /// Whether somebody may get what he waits for: by what is removed, and by items that are done or given
     /// up.
     fn frees(&self) -> bool {
-        let Self::Edits(edits, _) = self else { return false };
-        edits.iter().any(|edit| edit.to.is_none() || edit.key.space == Space::Work)
+        match self {
+            Self::Edits(edits, _) => {
+                edits.iter().any(|edit| edit.to.is_none() || edit.key.space == Space::Work)
+            }
+            Self::Removal(_) => true,
+            Self::Grant(_) | Self::Renewal(..) => false,
+        }
     }
 }
 
@@ -581,7 +589,7 @@ fn write_frames(file: &dyn RandomFile, frames: &[u8], from: u64) -> Result<(), (
 fn changes_nothing(unit: &Planned<'_>) -> bool {
     match &unit.change {
         Some(Change::Edits(edits, None)) => edits.is_empty(),
-        Some(Change::Renewal(_, Some(only))) => only.is_empty(),
+        Some(Change::Renewal(_, Some(only)) | Change::Removal(Some(only))) => only.is_empty(),
         _ => false,
     }
 }

@@ -8,8 +8,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use ringfence_engine::{
-    Decide, DecideEach, Done, EachReport, Engine, EngineInfo, Failure, GlanceEach, Outcome, Place,
-    Request, Scan, StorageError, UnitOutcome,
+    Decide, DecideAtAGlance, DecideEach, DecideEachAtAGlance, Done, EachReport, Engine, EngineInfo,
+    Failure, Outcome, Place, Request, Scan, StorageError, UnitOutcome,
 };
 use ringfence_env::Deadline;
 use ringfence_model::{
@@ -55,45 +55,30 @@ impl Engine for JournalEngine {
     }
 
     fn transact(&self, request: &Request<'_>, decide: &mut Decide<'_>) -> Result<Outcome, Failure> {
-        let deadline = self.journal.world.clock.deadline(request.patience);
-        for round in 0.. {
-            let mut rules = Rules { glance: None, decide: &mut |_, view| decide(view) };
-            let mut end = [None];
-            self.run(std::slice::from_ref(request), &[0], &mut rules, deadline, &mut end);
-            match end {
-                [Some(UnitEnd::Refused(None))] => return Ok(Outcome::Refused),
-                [Some(UnitEnd::Refused(Some(ticket)))] => {
-                    match self.journal.wait_durable(&ticket) {
-                        Ok(()) => return Ok(Outcome::Refused),
-                        // What it was refused for is gone.
-                        Err(Failure::Restored(_)) if round < TRIES => {}
-                        Err(failure) => return Err(Failure::Untouched(into_storage(failure))),
-                    }
-                }
-                [Some(UnitEnd::Failed(failure))] => return Err(*failure),
-                [Some(UnitEnd::Appended(ticket, token))] => {
-                    self.journal.wait_durable(&ticket)?;
-                    if ticket.frees {
-                        self.journal.hints.tell(FREED, true);
-                    }
-                    self.journal.maintain_if_due();
-                    let barriers = u64::from(ticket.stored);
-                    return Ok(Outcome::Done(Done { token: token.map(|token| *token), barriers }));
-                }
-                [None] => unreachable!("one end per unit"),
-            }
-        }
-        unreachable!("the rounds are bounded")
+        self.one(request, &mut Rules { glance: None, decide: &mut |_, view| decide(view) })
+    }
+
+    fn transact_at_a_glance(
+        &self,
+        request: &Request<'_>,
+        glance: &mut DecideAtAGlance<'_>,
+        decide: &mut Decide<'_>,
+    ) -> Result<Outcome, Failure> {
+        let mut rules = Rules {
+            glance: Some(&mut |_, shown| glance(shown)),
+            decide: &mut |_, view| decide(view),
+        };
+        self.one(request, &mut rules)
     }
 
     fn transact_each(&self, units: &[Request<'_>], decide: &mut DecideEach<'_>) -> EachReport {
         crate::each::transact_each(self, units, &mut Rules { glance: None, decide })
     }
 
-    fn renew_each(
+    fn transact_each_at_a_glance(
         &self,
         units: &[Request<'_>],
-        glance: &mut GlanceEach<'_>,
+        glance: &mut DecideEachAtAGlance<'_>,
         decide: &mut DecideEach<'_>,
     ) -> EachReport {
         crate::each::transact_each(self, units, &mut Rules { glance: Some(glance), decide })
@@ -157,6 +142,38 @@ impl UnitEnd {
 }
 
 impl JournalEngine {
+    /// One transaction.
+    fn one(&self, request: &Request<'_>, rules: &mut Rules<'_>) -> Result<Outcome, Failure> {
+        let deadline = self.journal.world.clock.deadline(request.patience);
+        for round in 0.. {
+            let mut end = [None];
+            self.run(std::slice::from_ref(request), &[0], rules, deadline, &mut end);
+            match end {
+                [Some(UnitEnd::Refused(None))] => return Ok(Outcome::Refused),
+                [Some(UnitEnd::Refused(Some(ticket)))] => {
+                    match self.journal.wait_durable(&ticket) {
+                        Ok(()) => return Ok(Outcome::Refused),
+                        // What it was refused for is gone.
+                        Err(Failure::Restored(_)) if round < TRIES => {}
+                        Err(failure) => return Err(Failure::Untouched(into_storage(failure))),
+                    }
+                }
+                [Some(UnitEnd::Failed(failure))] => return Err(*failure),
+                [Some(UnitEnd::Appended(ticket, token))] => {
+                    self.journal.wait_durable(&ticket)?;
+                    if ticket.frees {
+                        self.journal.hints.tell(FREED, true);
+                    }
+                    self.journal.maintain_if_due();
+                    let barriers = u64::from(ticket.stored);
+                    return Ok(Outcome::Done(Done { token: token.map(|token| *token), barriers }));
+                }
+                [None] => unreachable!("one end per unit"),
+            }
+        }
+        unreachable!("the rounds are bounded")
+    }
+
     pub(crate) fn catch_up(&self, replica: &mut Replica) -> Result<(), StorageError> {
         let tail = self.journal.catch_up(replica);
         tail.map(|_| ()).map_err(|error| self.journal.read_error(error))

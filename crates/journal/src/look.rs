@@ -4,12 +4,13 @@
 //! L2. What is decided names the frame that it was looked at after: whoever appends it makes sure that none
 //!     after that has changed one of the keys.
 //! L3. A glance is a look at the holders alone, which costs a fraction of one at the records. It is enough
-//!     only for a renewal; for everything else the records are looked at.
+//!     only where the same becomes of all records; for everything else the records are looked at.
 
 use std::sync::{Arc, MutexGuard};
 
-use ringfence_engine::{DecideEach, Failure, GlanceEach, Request, StorageError};
-use ringfence_model::{Entry, Glance, Key, Shown, Space, Timestamp, Transition, View};
+use ringfence_engine::{DecideEach, DecideEachAtAGlance, Failure, Request, StorageError};
+use ringfence_model::record::Holder;
+use ringfence_model::{Alike, Entry, Glance, Key, Shown, Space, Timestamp, Transition, View};
 
 use crate::codec::renewal::Renewal;
 use crate::commit::{Change, Ticket, exhausted, find_from};
@@ -22,7 +23,7 @@ pub(crate) type Seen = (u64, u64);
 /// What decides.
 pub(crate) struct Rules<'r> {
     /// Asked first, if there is one.
-    pub(crate) glance: Option<&'r mut GlanceEach<'r>>,
+    pub(crate) glance: Option<&'r mut DecideEachAtAGlance<'r>>,
     pub(crate) decide: &'r mut DecideEach<'r>,
 }
 
@@ -77,17 +78,16 @@ impl<'e> Looking<'e> {
     ) -> Result<Decided, Failure> {
         if let Some(rule) = &mut rules.glance
             && let Some((glance, seen)) = self.glance(unit, anew).map_err(Failure::Untouched)?
-            && let Some(Transition::Renewal { updated, writer }) = rule(index, glance)
+            && let Some(alike) = rule(index, glance)
         {
-            let renewal = Renewal { updated, writer: Some(writer) };
-            return Ok(Decided::On(renew(renewal, glance, unit.keys.len()), seen));
+            return Ok(Decided::On(all_alike(alike, glance), seen));
         }
         let looked = self.look(unit, anew).map_err(Failure::Untouched)?;
         let Looked { view, seen, pending } = looked;
         Ok(match (rules.decide)(index, view) {
             None => Decided::Not(pending),
             Some(Transition::Grant(grant)) if grant.above.0 == u64::MAX => return Err(exhausted()),
-            Some(transition) => Decided::On(to_store(transition, view, unit.keys.len()), seen),
+            Some(transition) => Decided::On(to_store(transition, view), seen),
         })
     }
 
@@ -166,7 +166,7 @@ impl<'e> Looking<'e> {
 
 /// What is to be stored of a transition. What stores what is there already is left out: that it is durable
 /// is all that is needed.
-fn to_store(transition: Transition, view: &View, keys: usize) -> Change {
+fn to_store(transition: Transition, view: &View) -> Change {
     match transition {
         Transition::Grant(grant) => Change::Grant(grant),
         Transition::Edits { mut edits, audit } => {
@@ -185,17 +185,23 @@ fn to_store(transition: Transition, view: &View, keys: usize) -> Change {
             });
             Change::Edits(edits, audit)
         }
-        Transition::Renewal { updated, writer } => {
-            renew(Renewal { updated, writer: Some(writer) }, view, keys)
-        }
+        Transition::Alike(alike) => all_alike(alike, view),
     }
 }
 
-/// The same of a renewal.
-fn renew<E: Shown>(renewal: Renewal, view: &View<E>, keys: usize) -> Change {
-    let renews =
-        |(_, entry): &&(Key, E)| entry.holder().is_some_and(|holder| !renewal.is_of(holder));
-    let only = || view.entries.iter().filter(renews).map(|(key, _)| *key);
-    let only = (only().count() < keys).then(|| only().collect());
-    Change::Renewal(renewal, only)
+/// The same of what becomes of all records alike.
+fn all_alike<E: Shown>(alike: Alike, view: &View<E>) -> Change {
+    let keys = |changes: &dyn Fn(&Holder) -> bool| {
+        let changes = |(_, entry): &&(Key, E)| entry.holder().is_some_and(changes);
+        let only = || view.entries.iter().filter(changes).map(|(key, _)| *key);
+        (only().count() < view.entries.len()).then(|| only().collect())
+    };
+    match alike {
+        Alike::Renewed { updated, writer } => {
+            let renewal = Renewal { updated, writer: Some(writer) };
+            let only = keys(&|holder| !renewal.is_of(holder));
+            Change::Renewal(renewal, only)
+        }
+        Alike::Removed => Change::Removal(keys(&|_| true)),
+    }
 }

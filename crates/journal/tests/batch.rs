@@ -87,7 +87,7 @@ fn renew(
     held: &[(TargetGroup, Token)],
     units: &[Request<'_>],
 ) -> EachReport {
-    engine.renew_each(
+    engine.transact_each_at_a_glance(
         units,
         &mut |index, glance| {
             let (group, token) = held.get(index)?;

@@ -38,4 +38,6 @@ pub use record::{
 pub use target::{Target, TargetError};
 pub use time::{BootMoment, Moment, TimeError, Timestamp, Ttl};
 pub use token::{Fence, FencingToken, Token, TokenError};
-pub use view::{Audit, Damage, Edit, Entry, Glance, Grant, Key, Shown, Space, Transition, View};
+pub use view::{
+    Alike, Audit, Damage, Edit, Entry, Glance, Grant, Key, Shown, Space, Transition, View,
+};

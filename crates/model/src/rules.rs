@@ -22,7 +22,7 @@ pub use holding::{Conflict, DamagedMember, Holding, Lost, LostMember};
 pub use job::{
     JobAbandonRefused, JobCompleteRefused, JobRefused, abandon_job, claim_job, complete_job,
 };
-pub use target::{ClaimRefused, ClaimRequest, claim, heartbeat, release, renew};
+pub use target::{ClaimRefused, ClaimRequest, claim, give_back, heartbeat, release, renew};
 pub use work::{
     AbandonRefused, BeginCommitRefused, CompleteRefused, WorkClaim, WorkClaimRefused, WorkStale,
     abandon, begin_commit, claim_work, complete, heartbeat_work, prune_done,

@@ -119,15 +119,21 @@ impl View {
         self.holders().filter_map(|holder| holder.token.fence()).max().unwrap_or(Fence(0))
     }
 
-    /// Every record of the view as it is after [`Transition::Renewal`].
-    pub fn renewed(&self, updated: Timestamp, writer: &Arc<Writer>) -> Vec<Edit> {
-        let renew = |(key, entry): &(Key, Entry)| {
+    /// What becomes of every record of the view.
+    pub fn after(&self, alike: &Alike) -> Vec<Edit> {
+        let change = |(key, entry): &(Key, Entry)| {
             let Entry::Present(record) = entry else { return None };
-            let mut record = record.clone();
-            record.renew(updated, Some(Arc::clone(writer)));
-            Some(Edit { key: *key, to: Some(record) })
+            let to = match alike {
+                Alike::Renewed { updated, writer } => {
+                    let mut record = record.clone();
+                    record.renew(*updated, Some(Arc::clone(writer)));
+                    Some(record)
+                }
+                Alike::Removed => None,
+            };
+            Some(Edit { key: *key, to })
         };
-        self.entries.iter().filter_map(renew).collect()
+        self.entries.iter().filter_map(change).collect()
     }
 }
 
@@ -152,14 +158,30 @@ pub enum Transition {
     },
     /// A grant: the engine issues the next token and gets the edits for it.
     Grant(Grant),
-    /// Every record of the view is renewed, and nothing else of it changes: what a heartbeat of a thousand
-    /// leases says without building a record.
-    Renewal {
+    /// The same for every record of the view: what a heartbeat of a thousand leases says without building a
+    /// record.
+    Alike(Alike),
+}
+
+/// What becomes of every record of a view.
+#[derive(Clone, Debug)]
+pub enum Alike {
+    /// It is renewed, and nothing else of it changes.
+    Renewed {
         /// When.
         updated: Timestamp,
         /// By which process.
         writer: Arc<Writer>,
     },
+    /// It is removed.
+    Removed,
+}
+
+impl Alike {
+    /// A renewal at the moment of `view`.
+    pub fn renewal<E>(view: &View<E>) -> Self {
+        Self::Renewed { updated: view.moment.wall, writer: Arc::clone(&view.writer) }
+    }
 }
 
 /// A grant that waits for its token.
@@ -192,20 +214,15 @@ impl fmt::Debug for Grant {
 }
 
 impl Transition {
-    /// A renewal of all that `view` shows, at its moment.
-    pub fn renewal<E>(view: &View<E>) -> Self {
-        Self::Renewal { updated: view.moment.wall, writer: Arc::clone(&view.writer) }
-    }
-
     /// A plain list of edits.
     pub fn edits(edits: Vec<Edit>) -> Self {
         Self::Edits { edits, audit: None }
     }
 
-    /// The same with the edits of a renewal spelled out, for whoever stores whole records.
+    /// The same with what becomes of every record spelled out, for whoever stores whole records.
     pub fn spelled_out(self, view: &View) -> Self {
         match self {
-            Self::Renewal { updated, writer } => Self::edits(view.renewed(updated, &writer)),
+            Self::Alike(alike) => Self::edits(view.after(&alike)),
             other => other,
         }
     }
@@ -213,8 +230,8 @@ impl Transition {
     /// Both, as one transition: two grants are made under one token.
     ///
     /// # Panics
-    /// If both have a line for the audit log: there is one line per transition. If one is a renewal, which
-    /// is of all that the view shows.
+    /// If both have a line for the audit log: there is one line per transition. If one is alike for
+    /// all that the view shows.
     pub fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Grant(one), Self::Grant(two)) => {
@@ -238,8 +255,8 @@ impl Transition {
                 edits.extend(more);
                 Self::Edits { edits, audit: audit.or(other_audit) }
             }
-            (Self::Renewal { .. }, _) | (_, Self::Renewal { .. }) => {
-                unreachable!("a renewal is of the whole view")
+            (Self::Alike(_), _) | (_, Self::Alike(_)) => {
+                unreachable!("what is alike is of the whole view")
             }
         }
     }
@@ -252,9 +269,7 @@ impl fmt::Debug for Transition {
                 f.debug_struct("Edits").field("edits", edits).field("audit", audit).finish()
             }
             Self::Grant(grant) => grant.fmt(f),
-            Self::Renewal { updated, writer } => {
-                f.debug_struct("Renewal").field("updated", updated).field("writer", writer).finish()
-            }
+            Self::Alike(alike) => alike.fmt(f),
         }
     }
 }

@@ -31,12 +31,20 @@ impl TargetTable {
         token: &Token,
         now: Option<Timestamp>,
     ) -> Result<Renewed, HeartbeatError> {
-        let mut renewed = None;
-        let _done = self.engine.decide(&self.request(&keys(group), now), |view| {
-            renewed = Some(renewal(view, group));
-            rules::heartbeat(view, group, token)
-        })??;
-        renewed.ok_or_else(|| unreachable!("a heartbeat without a decision"))
+        // The last decision counts.
+        let renewed = Cell::new(None);
+        let _done = self.engine.decide_at_a_glance(
+            &self.request(&keys(group), now),
+            &mut |glance| {
+                renewed.set(Some(renewal(glance, group)));
+                rules::renew(glance, group, token)
+            },
+            |view| {
+                renewed.set(Some(renewal(view, group)));
+                rules::heartbeat(view, group, token)
+            },
+        )??;
+        renewed.get().ok_or_else(|| unreachable!("a heartbeat without a decision"))
     }
 
     /// Renews several groups that share the cost of becoming durable.
@@ -59,9 +67,9 @@ impl TargetTable {
         let mut lost = BTreeMap::new();
         let mut glance = |index: usize, glance: &Glance| {
             let (group, token) = leases.get(index)?;
-            let transition = rules::renew(glance, group, token)?;
+            let alike = rules::renew(glance, group, token)?;
             renewed.get(index)?.set(Some(renewal(glance, group)));
-            Some(transition)
+            Some(alike)
         };
         let mut decide = |index: usize, view: &View| {
             let (group, token) = leases.get(index)?;
@@ -69,7 +77,7 @@ impl TargetTable {
             renewed.get(index)?.set(decided.is_ok().then(|| renewal(view, group)));
             decided.map_err(|why| lost.insert(index, why)).ok()
         };
-        let report = self.engine.renew_each(&units, &mut glance, &mut decide);
+        let report = self.engine.transact_each_at_a_glance(&units, &mut glance, &mut decide);
         let undecided = || unreachable!("an outcome without its decision");
         let answer = |(index, (outcome, renewed)): (_, (_, Cell<Option<Renewed>>))| match outcome {
             UnitOutcome::Done(_) => renewed.get().map_or_else(undecided, Renewal::Renewed),

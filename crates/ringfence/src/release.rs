@@ -18,9 +18,11 @@ impl TargetTable {
         token: &Token,
         now: Option<Timestamp>,
     ) -> Result<(), ReleaseError> {
-        let _done = self.engine.decide(&self.request(&keys(group), now), |view| {
-            rules::release(view, group, token)
-        })??;
+        let _done = self.engine.decide_at_a_glance(
+            &self.request(&keys(group), now),
+            &mut |glance| rules::give_back(glance, group, token),
+            |view| rules::release(view, group, token),
+        )??;
         Ok(())
     }
 }

@@ -280,7 +280,7 @@ pub(super) fn who_is_not_renewed_at_a_glance_is_decided_by_his_records<T: Testbe
         keys.iter().map(|keys| Request { keys, now: at(5.0), patience: PATIENCE }).collect();
     let before = everything(&engine);
     let (glanced, decided) = (RefCell::new(Vec::new()), RefCell::new(Vec::new()));
-    let report = engine.renew_each(
+    let report = engine.transact_each_at_a_glance(
         &units,
         &mut |index, glance| {
             let shown: Vec<Key> = glance.entries.iter().map(|(key, _)| *key).collect();

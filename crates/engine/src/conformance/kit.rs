@@ -98,7 +98,13 @@ pub(super) fn heartbeat(
     token: FencingToken,
     now: Option<Timestamp>,
 ) -> Result<Done, Lost> {
-    decide(engine, &keys(group), now, |view| rules::heartbeat(view, group, &token.into()))
+    let token = Token::from(token);
+    let done = engine.decide_at_a_glance(
+        &Request { keys: &keys(group), now, patience: PATIENCE },
+        &mut |glance| rules::renew(glance, group, &token),
+        |view| rules::heartbeat(view, group, &token),
+    );
+    done.expect("a call that does not fail")
 }
 
 pub(super) fn release(
@@ -107,7 +113,13 @@ pub(super) fn release(
     token: FencingToken,
     now: Option<Timestamp>,
 ) -> Result<Done, Lost> {
-    decide(engine, &keys(group), now, |view| rules::release(view, group, &token.into()))
+    let token = Token::from(token);
+    let done = engine.decide_at_a_glance(
+        &Request { keys: &keys(group), now, patience: PATIENCE },
+        &mut |glance| rules::give_back(glance, group, &token),
+        |view| rules::release(view, group, &token),
+    );
+    done.expect("a call that does not fail")
 }
 
 /// A work claim with a ttl of 60 seconds.

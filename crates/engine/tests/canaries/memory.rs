@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ringfence_engine::{
-    Decide, DecideEach, Done, EachReport, Engine, EngineInfo, Failure, GlanceEach, Outcome,
-    Request, Scan, StorageError, UnitOutcome,
+    Decide, DecideAtAGlance, DecideEach, DecideEachAtAGlance, Done, EachReport, Engine, EngineInfo,
+    Failure, Outcome, Request, Scan, StorageError, UnitOutcome,
 };
 use ringfence_env::{Clock, Deadline, SystemClock};
 use ringfence_model::{
-    BootMoment, Damage, Edit, Entry, Fence, FencingToken, Glance, Key, Moment, Record, ShardCount,
-    Shown, Space, Timestamp, Token, Transition, Ttl, View, WorkStatus, Writer, WriterBoot,
+    Alike, BootMoment, Damage, Edit, Entry, Fence, FencingToken, Glance, Key, Moment, Record,
+    ShardCount, Shown, Space, Timestamp, Token, Transition, Ttl, View, WorkStatus, Writer,
+    WriterBoot,
 };
 
 use crate::flaws::Flaw;
@@ -126,25 +127,27 @@ impl Engine for Memory {
         EachReport { units: outcomes, barriers }
     }
 
-    fn renew_each(
+    fn transact_at_a_glance(
+        &self,
+        request: &Request<'_>,
+        glance: &mut DecideAtAGlance<'_>,
+        decide: &mut Decide<'_>,
+    ) -> Result<Outcome, Failure> {
+        self.transact(request, &mut |view| {
+            let alike = glance_of(view).and_then(|shown| glance(&shown));
+            self.at_a_glance(alike, || decide(view))
+        })
+    }
+
+    fn transact_each_at_a_glance(
         &self,
         units: &[Request<'_>],
-        glance: &mut GlanceEach<'_>,
+        glance: &mut DecideEachAtAGlance<'_>,
         decide: &mut DecideEach<'_>,
     ) -> EachReport {
         self.transact_each(units, &mut |index, view| {
-            let View { moment, writer, default_ttl, .. } = view.clone();
-            let holder = |(key, entry): &(Key, Entry)| Some((*key, entry.holder()?.clone()));
-            let entries = view.entries.iter().map(holder).collect::<Option<Vec<_>>>();
-            let targets = units[index].keys.iter().all(|key| key.space == Space::Targets);
-            let entries = entries.filter(|_| targets);
-            let renewed = entries.and_then(|entries| {
-                glance(index, &Glance { moment, writer, default_ttl, entries })
-            });
-            match renewed {
-                None if !self.is(Flaw::RefusesAtAGlance) => decide(index, view),
-                renewed => renewed,
-            }
+            let alike = glance_of(view).and_then(|shown| glance(index, &shown));
+            self.at_a_glance(alike, || decide(index, view))
         })
     }
 
@@ -189,6 +192,17 @@ impl Memory {
 
     fn is(&self, flaw: Flaw) -> bool {
         self.flaw == Some(flaw)
+    }
+
+    fn at_a_glance(
+        &self,
+        alike: Option<Alike>,
+        decide: impl FnOnce() -> Option<Transition>,
+    ) -> Option<Transition> {
+        match alike {
+            None if !self.is(Flaw::RefusesAtAGlance) => decide(),
+            alike => alike.map(Transition::Alike),
+        }
     }
 
     /// One transaction: `None` if refused; else its token, and whether anything was stored.
@@ -317,7 +331,7 @@ impl Memory {
                 let token = FencingToken::new(fence, nonce);
                 Ok((grant.under(token), Some(token)))
             }
-            Transition::Renewal { .. } => unreachable!("a renewal is spelled out first"),
+            Transition::Alike(_) => unreachable!("it is spelled out first"),
         }
     }
 
@@ -480,4 +494,14 @@ fn default_ttl() -> Ttl {
 fn nonce() -> u128 {
     static NONCES: AtomicU64 = AtomicU64::new(1);
     u128::from(NONCES.fetch_add(1, Ordering::Relaxed)) << 64 | 0x5eed
+}
+
+/// Who holds what a view shows, if it is of targets that are all there.
+fn glance_of(view: &View) -> Option<Glance> {
+    let View { moment, writer, default_ttl, entries } = view.clone();
+    let holder = |(key, entry): (Key, Entry)| {
+        Some((key, entry.holder().filter(|_| key.space == Space::Targets)?.clone()))
+    };
+    let entries = entries.into_iter().map(holder).collect::<Option<_>>()?;
+    Some(Glance { moment, writer, default_ttl, entries })
 }

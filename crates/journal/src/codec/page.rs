@@ -87,6 +87,13 @@ impl PageWriter {
         }
     }
 
+    /// Adds that some keys are removed.
+    pub fn push_removals(&mut self, keys: &[Key]) {
+        for &key in keys {
+            self.member(key, 0, None);
+        }
+    }
+
     /// Everything of a member that has a fixed length, in one piece.
     fn member(&mut self, key: Key, kind: u8, body: Option<u32>) {
         self.count += 1;

@@ -30,8 +30,8 @@ pub fn complete_job(
     token: &Token,
 ) -> Result<Transition, JobCompleteRefused> {
     match work::complete(view, token) {
-        Ok(done) => Ok(target::release(view, group, token)?.and(done)),
-        Err(CompleteRefused::Already) => match target::release(view, group, token) {
+        Ok(done) => Ok(target::release_among_others(view, group, token)?.and(done)),
+        Err(CompleteRefused::Already) => match target::release_among_others(view, group, token) {
             Err(lost) if lost.members.len() == group.len() => Err(CompleteRefused::Already.into()),
             release => Ok(release?),
         },
@@ -47,7 +47,7 @@ pub fn abandon_job(
     token: &Token,
 ) -> Result<Transition, JobAbandonRefused> {
     let gone = work::abandon(view, token)?;
-    Ok(target::release(view, group, token)?.and(gone))
+    Ok(target::release_among_others(view, group, token)?.and(gone))
 }
 
 /// Why a job was not granted; nothing was written.

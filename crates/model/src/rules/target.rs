@@ -12,7 +12,7 @@ use crate::record::{Granted, History, Holder, LeaseBody, Record, TargetRecord};
 use crate::target::Target;
 use crate::time::Ttl;
 use crate::token::Token;
-use crate::view::{Edit, Entry, Grant, Key, Shown, Space, Transition, View};
+use crate::view::{Alike, Edit, Entry, Grant, Key, Shown, Space, Transition, View};
 
 /// What a claim asks for.
 #[derive(Clone, Debug)]
@@ -79,17 +79,33 @@ pub fn claim(view: &View, request: &ClaimRequest) -> Result<Transition, ClaimRef
 ///
 /// A group that has run out but that nobody took over may still be renewed.
 pub fn heartbeat(view: &View, group: &TargetGroup, token: &Token) -> Result<Transition, Lost> {
-    renew(view, group, token).ok_or_else(|| lost(view, group, token))
+    renew(view, group, token).map(Transition::Alike).ok_or_else(|| lost(view, group, token))
 }
 
 /// As much of [`heartbeat`] as it is enough for to know the holders: nothing if a member is not held under
 /// exactly `token`, and why is to be seen in the records.
-pub fn renew<E: Shown>(view: &View<E>, group: &TargetGroup, token: &Token) -> Option<Transition> {
-    are_held_under(view, group, token).then(|| Transition::renewal(view))
+pub fn renew<E: Shown>(view: &View<E>, group: &TargetGroup, token: &Token) -> Option<Alike> {
+    are_held_under(view, group, token).then(|| Alike::renewal(view))
 }
 
 /// Removes every member, all under exactly `token`; expiry does not matter.
+///
+/// The view must hold the group's keys and no others.
 pub fn release(view: &View, group: &TargetGroup, token: &Token) -> Result<Transition, Lost> {
+    give_back(view, group, token).map(Transition::Alike).ok_or_else(|| lost(view, group, token))
+}
+
+/// As much of [`release`] as it is enough for to know the holders, as [`renew`] is of [`heartbeat`].
+pub fn give_back<E: Shown>(view: &View<E>, group: &TargetGroup, token: &Token) -> Option<Alike> {
+    are_held_under(view, group, token).then_some(Alike::Removed)
+}
+
+/// [`release`] where the view shows something else as well.
+pub(super) fn release_among_others(
+    view: &View,
+    group: &TargetGroup,
+    token: &Token,
+) -> Result<Transition, Lost> {
     if !are_held_under(view, group, token) {
         return Err(lost(view, group, token));
     }

@@ -20,7 +20,7 @@ use crate::record::{Record, TargetRecord, WorkRecord, Writer};
 use crate::target::Target;
 use crate::time::{Moment, Timestamp, Ttl};
 use crate::token::{Fence, FencingToken, Token};
-use crate::view::{Audit, Damage, Edit, Entry, Glance, Key, Shown, Transition, View};
+use crate::view::{Alike, Audit, Damage, Edit, Entry, Glance, Key, Shown, Transition, View};
 
 fn t(number: u64) -> Target {
     Target::new(number).unwrap()
@@ -104,7 +104,7 @@ impl Table {
                 let token = FencingToken::new(Fence(self.fence), 0xfeed);
                 (grant.under(token), Some(token.into()))
             }
-            Transition::Renewal { .. } => unreachable!("it is spelled out first"),
+            Transition::Alike(_) => unreachable!("it is spelled out first"),
         };
         for Edit { key, to } in edits {
             match to {
@@ -123,21 +123,18 @@ impl Table {
     fn heartbeat(&mut self, now: f64, group: &TargetGroup, token: &Token) -> Result<(), Lost> {
         let view = self.view_of(now, group);
         let renewed = heartbeat(&view, group, token);
-        // Where all are there, the holders say the same.
-        let View { moment, writer, default_ttl, .. } = view.clone();
-        let holder = |(key, entry): &(_, Entry)| Some((*key, entry.holder()?.clone()));
-        if let Some(entries) = view.entries.iter().map(holder).collect() {
-            let glance = Glance { moment, writer, default_ttl, entries };
-            let by_holders = format!("{:?}", renew(&glance, group, token));
-            assert_eq!(by_holders, format!("{:?}", renewed.as_ref().ok()));
-        }
-        let renewed = renewed?;
-        assert_eq!(self.apply(renewed.spelled_out(&view)), None);
+        same_at_a_glance(&view, renewed.as_ref().ok(), |glance| renew(glance, group, token));
+        assert_eq!(self.apply(renewed?.spelled_out(&view)), None);
         Ok(())
     }
 
     fn release(&mut self, now: f64, group: &TargetGroup, token: &Token) -> Result<(), Lost> {
-        let released = release(&self.view_of(now, group), group, token)?;
+        let view = self.view_of(now, group);
+        let released = release(&view, group, token);
+        same_at_a_glance(&view, released.as_ref().ok(), |glance| give_back(glance, group, token));
+        let released = released?.spelled_out(&view);
+        let Transition::Edits { edits, audit: None } = &released else { panic!("{released:?}") };
+        assert!(edits.iter().map(|edit| edit.key).eq(group.targets().map(Key::target)));
         assert_eq!(self.apply(released), None);
         Ok(())
     }
@@ -159,6 +156,21 @@ impl Table {
 
     fn damage(&mut self, number: u64, bytes: &[u8]) {
         self.stored.insert(Key::target(t(number)), bytes.to_vec());
+    }
+}
+
+/// Where all are there, the holders say the same.
+fn same_at_a_glance(
+    view: &View,
+    answer: Option<&Transition>,
+    rule: impl FnOnce(&Glance) -> Option<Alike>,
+) {
+    let View { moment, writer, default_ttl, .. } = view.clone();
+    let holder = |(key, entry): &(_, Entry)| Some((*key, entry.holder()?.clone()));
+    if let Some(entries) = view.entries.iter().map(holder).collect() {
+        let by_holders = rule(&Glance { moment, writer, default_ttl, entries });
+        let by_holders = by_holders.map(Transition::Alike);
+        assert_eq!(format!("{by_holders:?}"), format!("{answer:?}"));
     }
 }
 

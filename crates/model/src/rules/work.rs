@@ -15,7 +15,7 @@ use crate::payload::Payload;
 use crate::record::{Granted, History, Holder, Record, WorkRecord, WorkStatus};
 use crate::time::{Timestamp, Ttl};
 use crate::token::{Fence, Token};
-use crate::view::{Damage, Edit, Entry, Grant, Key, Space, Transition, View};
+use crate::view::{Alike, Damage, Edit, Entry, Grant, Key, Space, Transition, View};
 
 /// What a work claim asks for.
 #[derive(Clone, Debug)]
@@ -87,7 +87,7 @@ pub fn claim_work(view: &View, request: &WorkClaim) -> Result<Transition, WorkCl
 /// Renews a leased item under exactly `token`.
 pub fn heartbeat_work(view: &View, token: &Token) -> Result<Transition, WorkStale> {
     leased_under(view, token)?;
-    Ok(Transition::renewal(view))
+    Ok(Transition::Alike(Alike::renewal(view)))
 }
 
 /// Takes the fencing decision. Repeating it with the same manifest is accepted.

@@ -45,7 +45,7 @@ impl JobTable {
             (JobPart::Group(group), token) => rules::renew(glance, group, token),
             (JobPart::Item(_), _) => None,
         };
-        let report = self.targets.engine.renew_each(&units, &mut glance, &mut |index, view| {
+        let mut decide = |index: usize, view: &View| {
             let (part, token) = parts.get(index)?;
             let renewed = part.renew(view, token);
             let (transition, why) = match renewed {
@@ -57,7 +57,9 @@ impl JobTable {
                 *slot = why;
             }
             transition
-        });
+        };
+        let engine = &self.targets.engine;
+        let report = engine.transact_each_at_a_glance(&units, &mut glance, &mut decide);
         let answer = |(outcome, lost)| match (outcome, lost) {
             (UnitOutcome::Done(_), _) => PartRenewal::Renewed,
             (UnitOutcome::Refused, Some(lost)) => PartRenewal::Lost(lost),

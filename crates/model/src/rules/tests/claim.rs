@@ -263,7 +263,7 @@ fn a_grant_under_a_fence_that_does_not_rise_is_a_broken_engine() {
     let request = ask("b", [1]);
     match claim(&table.view_of(2000.0, &request.group), &request).unwrap() {
         Transition::Grant(grant) => drop(grant.under(FencingToken::new(Fence(1), 9))),
-        Transition::Edits { .. } | Transition::Renewal { .. } => unreachable!("a claim is a grant"),
+        Transition::Edits { .. } | Transition::Alike(_) => unreachable!("a claim is a grant"),
     }
 }
 
