@@ -68,14 +68,18 @@ pub enum Event {
     JobFinishedByAnother,
     /// Both were given up.
     JobAbandoned,
+    /// A group was renewed by a rule that saw its holders alone.
+    RenewedAtAGlance,
+    /// And given up.
+    ReleasedAtAGlance,
     /// The file of a segment was made larger.
     SegmentGrown,
     /// And smaller again.
     SegmentCut,
 }
 
-/// Every event; those of intents and of segments only come about where there are any.
-pub const EVENTS: [Event; 31] = [
+/// Every event; those of intents and of journals only come about where there are any.
+pub const EVENTS: [Event; 33] = [
     Event::Kill,
     Event::Stop,
     Event::Cut,
@@ -105,6 +109,8 @@ pub const EVENTS: [Event; 31] = [
     Event::JobCompleted,
     Event::JobFinishedByAnother,
     Event::JobAbandoned,
+    Event::RenewedAtAGlance,
+    Event::ReleasedAtAGlance,
     Event::SegmentGrown,
     Event::SegmentCut,
 ];
@@ -115,9 +121,9 @@ impl Event {
         (Self::KillWithIntent..=Self::ReaderMeetsRecovery).contains(&self)
     }
 
-    /// Whether it needs segments.
-    pub fn is_of_segments(self) -> bool {
-        self >= Self::SegmentGrown
+    /// Whether only journals have it.
+    pub fn is_of_journals(self) -> bool {
+        self >= Self::RenewedAtAGlance
     }
 }
 
@@ -168,6 +174,8 @@ impl Coverage {
                     Verb::CompleteJob if op.was_done() => self.note(Event::JobFinishedByAnother),
                     Verb::CompleteJob => self.note(Event::JobCompleted),
                     Verb::AbandonJob => self.note(Event::JobAbandoned),
+                    Verb::Heartbeat if op.at_a_glance => self.note(Event::RenewedAtAGlance),
+                    Verb::Release if op.at_a_glance => self.note(Event::ReleasedAtAGlance),
                     _ => {}
                 }
             }

@@ -7,13 +7,14 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ringfence_engine::{Engine, Failure, Outcome, Request, UnitOutcome};
+use ringfence_engine::{Engine, Failure, Request, UnitOutcome};
 use ringfence_model::{
-    Edit, Entry, FencingToken, Grant, Key, Record, Timestamp, Token, Transition, Ttl, View,
-    WorkStatus,
+    Alike, Edit, Entry, FencingToken, Glance, Grant, Key, Record, Timestamp, Token, Transition,
+    Ttl, View, WorkStatus,
 };
 
 use crate::machine::Machine;
+use crate::remembered::Remembered;
 
 /// What a call was meant to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -154,6 +155,8 @@ pub struct Op {
     pub began: Stamp,
     /// When its rule was asked last, and what it saw then.
     pub decided: Option<(Stamp, Vec<State>)>,
+    /// Whether it saw the holders alone, the last time.
+    pub at_a_glance: bool,
     /// What it was to store, by the index of the key.
     pub wrote: Vec<(usize, State)>,
     /// The token that it was granted.
@@ -176,11 +179,14 @@ impl Op {
 
 /// Every call of a simulation. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct History(Arc<Mutex<Vec<Op>>>);
+pub struct History {
+    ops: Arc<Mutex<Vec<Op>>>,
+    remembered: Arc<Remembered>,
+}
 
 impl History {
     fn ops(&self) -> MutexGuard<'_, Vec<Op>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ops.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All calls so far, in the order in which they began.
@@ -197,6 +203,7 @@ impl History {
             token: token.cloned(),
             began: Stamp::now(caller.machine),
             decided: None,
+            at_a_glance: false,
             wrote: Vec::new(),
             granted: None,
             ended: None,
@@ -226,6 +233,7 @@ impl History {
         {
             let mut ops = self.ops();
             ops[op].decided = Some((Stamp::now(machine), seen));
+            ops[op].at_a_glance = false;
             ops[op].wrote.clear();
             ops[op].granted = None;
         }
@@ -235,9 +243,9 @@ impl History {
                 self.wrote(op, &edits);
                 Ok(Transition::Edits { edits, audit })
             }
-            Ok(Transition::Renewal { updated, writer }) => {
-                self.wrote(op, &view.renewed(updated, &writer));
-                Ok(Transition::Renewal { updated, writer })
+            Ok(Transition::Alike(alike)) => {
+                self.wrote(op, &view.after(&alike));
+                Ok(Transition::Alike(alike))
             }
             Ok(Transition::Grant(grant)) => {
                 let (history, machine) = (self.clone(), machine.clone());
@@ -251,7 +259,24 @@ impl History {
         }
     }
 
+    /// The same of a rule that was asked at a glance; nothing if it answered nothing, or if the records are
+    /// not known.
+    fn note_at_a_glance(
+        &self,
+        machine: &Machine,
+        op: usize,
+        glance: &Glance,
+        rule: impl FnOnce(&Glance) -> Option<Alike>,
+    ) -> Option<Alike> {
+        let view = self.remembered.view(glance)?;
+        let alike = rule(glance)?;
+        let noted = self.note(machine, op, &view, Ok::<_, ()>(Transition::Alike(alike.clone())));
+        self.ops()[op].at_a_glance = true;
+        noted.is_ok().then_some(alike)
+    }
+
     fn wrote(&self, op: usize, edits: &[Edit]) {
+        self.remembered.learn(edits);
         let mut ops = self.ops();
         let op = &mut ops[op];
         for edit in edits {
@@ -303,41 +328,44 @@ impl Caller<'_> {
         verb: Verb,
         keys: &[Key],
         token: Option<&Token>,
+        rule: impl FnMut(&View) -> Result<Transition, R>,
+    ) -> Answer<R> {
+        self.call_at_a_glance(verb, keys, token, |_| None, rule)
+    }
+
+    /// One transaction with a rule that may be asked at a glance.
+    pub fn call_at_a_glance<R>(
+        &self,
+        verb: Verb,
+        keys: &[Key],
+        token: Option<&Token>,
+        mut glance: impl FnMut(&Glance) -> Option<Alike>,
         mut rule: impl FnMut(&View) -> Result<Transition, R>,
     ) -> Answer<R> {
         let op = self.history.begin(self, verb, keys, token);
         let before = self.machine.record_changes(self.proc);
-        let mut refused = None;
         let request = Request { keys, now: None, patience: self.patience };
-        let outcome = self.engine.transact(&request, &mut |view| match self.history.note(
-            self.machine,
-            op,
-            view,
-            rule(view),
-        ) {
-            Ok(transition) => Some(transition),
-            Err(why) => {
-                refused = Some(why);
-                None
-            }
-        });
+        let outcome = self.engine.decide_at_a_glance(
+            &request,
+            &mut |shown| self.history.note_at_a_glance(self.machine, op, shown, &mut glance),
+            |view| self.history.note(self.machine, op, view, rule(view)),
+        );
         let changes = self.machine.record_changes(self.proc) - before;
-        let (fate, token) = match outcome {
-            Ok(Outcome::Done(done)) => (Fate::Done, done.token.map(Token::from)),
-            Ok(Outcome::Refused) => (Fate::Refused, None),
-            Err(failure) => (fate_of(&failure), None),
+        let (fate, token, refused) = match outcome {
+            Ok(Ok(done)) => (Fate::Done, done.token.map(Token::from), None),
+            Ok(Err(why)) => (Fate::Refused, None, Some(why)),
+            Err(failure) => (fate_of(&failure), None, None),
         };
-        if fate != Fate::Refused {
-            refused = None;
-        }
         Answer { fate: self.history.end(self, op, fate, changes), token, refused }
     }
 
-    /// A batch of independent transactions, each with its token.
-    pub fn call_each<R>(
+    /// A batch of independent transactions, each with its token, and with rules that may be asked at a
+    /// glance.
+    pub fn call_each_at_a_glance<R>(
         &self,
         verb: Verb,
         units: &[(Vec<Key>, Token)],
+        mut glance: impl FnMut(usize, &Glance) -> Option<Alike>,
         mut rule: impl FnMut(usize, &View) -> Result<Transition, R>,
     ) -> Vec<Fate> {
         let ops: Vec<usize> = units
@@ -348,9 +376,16 @@ impl Caller<'_> {
             .iter()
             .map(|(keys, _)| Request { keys, now: None, patience: self.patience })
             .collect();
-        let report = self.engine.transact_each(&requests, &mut |unit, view| {
-            self.history.note(self.machine, ops[unit], view, rule(unit, view)).ok()
-        });
+        let report = self.engine.transact_each_at_a_glance(
+            &requests,
+            &mut |unit, shown| {
+                let rule = |shown: &Glance| glance(unit, shown);
+                self.history.note_at_a_glance(self.machine, ops[unit], shown, rule)
+            },
+            &mut |unit, view| {
+                self.history.note(self.machine, ops[unit], view, rule(unit, view)).ok()
+            },
+        );
         let fates = report.units.iter().map(|unit| match unit {
             UnitOutcome::Done(_) => Fate::Done,
             UnitOutcome::Refused => Fate::Refused,

@@ -43,6 +43,7 @@ pub mod linear;
 pub mod machine;
 pub mod random;
 pub mod real;
+mod remembered;
 pub mod rng;
 pub mod sabotage;
 pub mod setup;

@@ -4,8 +4,8 @@ use std::cell::Cell;
 
 use ringfence_model::rules::{self, ClaimRefused, ClaimRequest, Lost, WorkClaim};
 use ringfence_model::{
-    Edit, Entry, Key, Moment, Owner, Payload, Record, Space, TargetGroup, Timestamp, Token,
-    Transition, Ttl, View,
+    Alike, Edit, Entry, Glance, Key, Moment, Owner, Payload, Record, Space, TargetGroup, Timestamp,
+    Token, Transition, Ttl, View,
 };
 
 use crate::history::{Answer, Caller, Fate, Verb};
@@ -150,18 +150,28 @@ impl Verbs<'_> {
 
     /// Renews a group.
     pub fn heartbeat(&self, held: &TargetGroup, token: &Token) -> Answer<Lost> {
+        let glance = |shown: &Glance| self.right(|| rules::renew(shown, held, token));
         let call = |view: &View| self.heartbeat_rule(view, held, token);
-        self.caller.call(Verb::Heartbeat, &keys(held), Some(token), call)
+        self.caller.call_at_a_glance(Verb::Heartbeat, &keys(held), Some(token), glance, call)
     }
 
     /// Renews several groups in one batch.
     pub fn heartbeat_each(&self, held: &[(TargetGroup, Token)]) -> Vec<Fate> {
         let units: Vec<_> =
             held.iter().map(|(group, token)| (keys(group), token.clone())).collect();
-        self.caller.call_each(Verb::Heartbeat, &units, |unit, view| {
+        let glance = |unit: usize, shown: &Glance| {
+            let (group, token) = &held[unit];
+            self.right(|| rules::renew(shown, group, token))
+        };
+        self.caller.call_each_at_a_glance(Verb::Heartbeat, &units, glance, |unit, view| {
             let (group, token) = &held[unit];
             self.heartbeat_rule(view, group, token)
         })
+    }
+
+    /// The answer of a rule that nothing is wrong with.
+    fn right(&self, rule: impl FnOnce() -> Option<Alike>) -> Option<Alike> {
+        if self.wrong.is_some() { None } else { rule() }
     }
 
     fn heartbeat_rule(
@@ -195,7 +205,8 @@ impl Verbs<'_> {
 
     /// Gives a group up.
     pub fn release(&self, held: &TargetGroup, token: &Token) -> Answer<Lost> {
-        self.caller.call(Verb::Release, &keys(held), Some(token), |view| match self.wrong {
+        let glance = |shown: &Glance| self.right(|| rules::give_back(shown, held, token));
+        let call = |view: &View| match self.wrong {
             Some(WrongRule::TokenByName) => {
                 let token = token_by_name(view, self.name).unwrap_or_else(|| token.clone());
                 rules::release(view, held, &token)
@@ -206,7 +217,8 @@ impl Verbs<'_> {
                 Ok(Transition::edits(Vec::new()))
             }
             _ => rules::release(view, held, token),
-        })
+        };
+        self.caller.call_at_a_glance(Verb::Release, &keys(held), Some(token), glance, call)
     }
 
     /// Removes a group by its token.

@@ -26,7 +26,7 @@ fn fixed(mode: Mode) {
     // A storm that strikes nobody shows nothing.
     assert!(cuts > 100 && open > 500 && done > 4000 && strikes > 500);
     println!("{mode:?}\n{coverage}");
-    let events = EVENTS.into_iter().filter(|event| !event.is_of_segments());
+    let events = EVENTS.into_iter().filter(|event| !event.is_of_journals());
     for event in events.filter(|event| mode == Mode::Group || !event.is_of_intents()) {
         assert!(coverage.count(event) > 0, "no run came to {event:?}\n{coverage}");
     }
@@ -46,12 +46,17 @@ fn fixed_seeds_break_no_group() {
 #[test]
 fn fixed_seeds_break_no_journal() {
     let (mut cuts, mut done, mut strikes) = (0, 0, 0);
+    let mut coverage = Coverage::default();
     for seed in 1..=120 {
         let outcome = run(&Plan::of(seed, Kept::Journal.setup()));
         assert_eq!(outcome.violations, Vec::<String>::new(), "--seed {seed} --mode journal --log");
         cuts += outcome.cuts;
         done += outcome.done;
         strikes += outcome.strikes;
+        coverage.add(&outcome.coverage);
+    }
+    for event in [Event::RenewedAtAGlance, Event::ReleasedAtAGlance] {
+        assert!(coverage.count(event) >= 200, "{event:?} {} times", coverage.count(event));
     }
     assert!(cuts > 50 && done > 2000 && strikes > 100, "{cuts} {done} {strikes}");
 }

@@ -16,14 +16,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use ringfence_engine::{
-    Decide, DecideEach, EachReport, Engine, EngineInfo, Failure, Outcome, Place, Request, Scan,
-    StorageError,
+    Decide, DecideAtAGlance, DecideEach, EachReport, Engine, EngineInfo, Failure, Outcome, Place,
+    Request, Scan, StorageError,
 };
 use ringfence_env::{Clock as _, SystemClock};
-use ringfence_model::{Edit, Entry, Grant, Key, Space, Timestamp, Transition, View};
+use ringfence_model::{Edit, Entry, Glance, Grant, Key, Space, Timestamp, Transition, View};
 
 use crate::history::State;
 use crate::real::worker::Lie;
+use crate::remembered::Remembered;
 
 /// How a call ended, for whoever made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +111,7 @@ fn pairs(text: &str) -> Vec<(usize, u64)> {
 struct Lines {
     file: Mutex<std::fs::File>,
     keys: Vec<Key>,
+    remembered: Remembered,
 }
 
 impl Lines {
@@ -128,6 +130,7 @@ impl Lines {
     }
 
     fn stores(&self, id: u64, edits: &[Edit]) {
+        self.remembered.learn(edits);
         let state = |edit: &Edit| edit.to.as_ref().map_or(0, |record| State::of(record).digest);
         let states = self.states(edits.iter().map(|edit| (&edit.key, state(edit))));
         self.say(&format!("stores {id} {states}\n"));
@@ -155,7 +158,8 @@ impl Logged {
         keys: Vec<Key>,
         lie: Option<Lie>,
     ) -> Self {
-        let lines = Arc::new(Lines { file: Mutex::new(file), keys });
+        let lines =
+            Arc::new(Lines { file: Mutex::new(file), keys, remembered: Remembered::default() });
         Self { inner, lines, next: AtomicU64::new(1), lie }
     }
 
@@ -181,9 +185,9 @@ impl Logged {
                 self.lines.stores(id, &edits);
                 Some(Transition::Edits { edits, audit })
             }
-            Transition::Renewal { updated, writer } => {
-                self.lines.stores(id, &view.renewed(updated, &writer));
-                Some(Transition::Renewal { updated, writer })
+            Transition::Alike(alike) => {
+                self.lines.stores(id, &view.after(&alike));
+                Some(Transition::Alike(alike))
             }
             Transition::Grant(grant) => {
                 let lines = Arc::clone(&self.lines);
@@ -204,18 +208,37 @@ impl Engine for Logged {
     }
 
     fn transact(&self, request: &Request<'_>, decide: &mut Decide<'_>) -> Result<Outcome, Failure> {
+        self.transact_at_a_glance(request, &mut |_| None, decide)
+    }
+
+    fn transact_at_a_glance(
+        &self,
+        request: &Request<'_>,
+        glance: &mut DecideAtAGlance<'_>,
+        decide: &mut Decide<'_>,
+    ) -> Result<Outcome, Failure> {
         let id = self.begin();
         if self.lie == Some(Lie::Acknowledges) && id.is_multiple_of(3) {
             let view = self.inner.view(request.keys, request.now).map_err(Failure::Untouched)?;
             // Nothing of it is stored.
-            if let Some(Transition::Edits { .. } | Transition::Renewal { .. }) =
+            if let Some(Transition::Edits { .. } | Transition::Alike(_)) =
                 self.ask(id, decide, &view)
             {
                 self.end(id, "done");
                 return Ok(Outcome::Done(ringfence_engine::Done { token: None, barriers: 0 }));
             }
         }
-        let outcome = self.inner.transact(request, &mut |view| self.ask(id, decide, view));
+        let mut at_a_glance = |shown: &Glance| {
+            let view = self.lines.remembered.view(shown)?;
+            let alike = glance(shown)?;
+            match self.ask(id, &mut |_| Some(Transition::Alike(alike.clone())), &view)? {
+                Transition::Alike(alike) => Some(alike),
+                _ => None,
+            }
+        };
+        let outcome = self.inner.transact_at_a_glance(request, &mut at_a_glance, &mut |view| {
+            self.ask(id, decide, view)
+        });
         let how = match &outcome {
             Ok(Outcome::Done(_)) => "done",
             Ok(Outcome::Refused) => "refused",
