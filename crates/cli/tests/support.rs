@@ -202,6 +202,19 @@ pub(crate) fn signal(child: &Child, name: &str) {
     assert!(sent.unwrap().success());
 }
 
+/// The next line that a child says to people, which is left out of how it ended.
+pub(crate) fn told(child: &mut Child) -> String {
+    let stderr = child.stderr.as_mut().unwrap();
+    let mut line = Vec::new();
+    while line.last() != Some(&b'\n') {
+        let mut byte = [0];
+        let said = String::from_utf8_lossy(&line);
+        assert_eq!(stderr.read(&mut byte).unwrap(), 1, "it ended, and had said {said:?}");
+        line.extend(byte);
+    }
+    String::from_utf8(line).unwrap()
+}
+
 pub(crate) fn sleep(duration: Duration) {
     std::thread::sleep(duration);
 }

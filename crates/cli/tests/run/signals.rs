@@ -1,7 +1,7 @@
 //! Signals that processes send.
 
-use super::{Bed, Log, spawn, until};
-use crate::support::{Ran, signal, sleep};
+use super::{Bed, Log, PATIENCE, now, spawn, until_done};
+use crate::support::{Ran, signal, sleep, told};
 use std::os::unix::process::CommandExt as _;
 use std::time::Duration;
 
@@ -15,12 +15,13 @@ fn b56_each_signal_reaches_the_command_once_which_is_reaped_before_the_release()
             scope.spawn(move || {
                 let bed = Bed::new();
                 let (script, log) = bed.counter();
-                let child = spawn(&mut bed.run(&[], &["python3", &script, log.path(), "0.3"]));
-                log.wait(1);
+                let mut child = spawn(&mut bed.run(&[], &["python3", &script, log.path()]));
+                log.wait(1, &mut child);
                 signal(&child, name);
                 let wrapper = child.id();
-                log.wait(2);
+                log.wait(2, &mut child);
                 assert_eq!(bed.contend(), 75, "{name}: held while the command lives");
+                log.end();
                 let ran = Ran::wait(child);
                 // The wrapper is the sender: the signal was passed on, once.
                 let expected = format!("{number} 0 {wrapper}");
@@ -36,12 +37,13 @@ fn b56_each_signal_reaches_the_command_once_which_is_reaped_before_the_release()
 fn signals_sent_one_after_another_are_each_passed_on_once() {
     let bed = Bed::new();
     let (script, log) = bed.counter();
-    let child = spawn(&mut bed.run(&[], &["python3", &script, log.path(), "0.5"]));
-    log.wait(1);
+    let mut child = spawn(&mut bed.run(&[], &["python3", &script, log.path()]));
+    log.wait(1, &mut child);
     for sent in 1..=5 {
         signal(&child, "USR1");
-        log.wait(1 + sent);
+        log.wait(1 + sent, &mut child);
     }
+    log.end();
     assert_eq!(Ran::wait(child).code, 7);
     assert_eq!(log.lines().len(), 6, "{:?}", log.lines());
 }
@@ -53,14 +55,16 @@ fn b58_a_signal_ends_the_wait_at_once_and_leaves_nothing() {
     let before = bed.records();
     let mark = bed.path("started");
     for (name, number) in ALL {
-        let child = spawn(&mut bed.run(&["--wait", "60s"], &["touch", mark.to_str().unwrap()]));
-        // Long enough to be waiting, and told so.
-        sleep(Duration::from_millis(if number == 1 { 900 } else { 200 }));
+        let mut child = spawn(&mut bed.run(&["--wait", "1h"], &["touch", mark.to_str().unwrap()]));
+        bed.until_waited_for();
+        if number == 1 {
+            let told = told(&mut child);
+            assert!(told.contains("waiting for"), "{told}");
+        }
         signal(&child, name);
         let ran = Ran::wait(child);
         assert_eq!(ran.code, 128 + number, "{name}: {ran:?}");
-        assert!(ran.took < Duration::from_secs(2), "{name}: {ran:?}");
-        assert!(number != 1 || ran.err.contains("waiting for"), "{ran:?}");
+        assert!(ran.took < PATIENCE, "{name}: {ran:?}");
     }
     assert!(!mark.exists());
     assert_eq!(bed.records(), before);
@@ -70,20 +74,26 @@ fn b58_a_signal_ends_the_wait_at_once_and_leaves_nothing() {
 fn b61_the_lease_is_kept_until_the_command_is_dead_however_long_that_takes() {
     let bed = Bed::new();
     let log = Log(bed.path("log"));
-    let slow = "import signal, sys, time\n\
+    // Waited for and not caught: a handler runs only between two steps of the script, and could be late
+    // for the call that sleeps.
+    let slow = "import os, signal, sys, time\n\
                 log = open(sys.argv[1], 'a', buffering=1)\n\
-                def term(*_):\n    log.write('term\\n'); time.sleep(2.5); sys.exit(9)\n\
-                signal.signal(signal.SIGTERM, term)\n\
+                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})\n\
                 log.write('ready\\n')\n\
-                time.sleep(30)\n";
-    let child = spawn(&mut bed.run(&["--ttl", "1s"], &["python3", "-c", slow, log.path()]));
-    log.wait(1);
+                signal.sigwait({signal.SIGTERM})\n\
+                log.write('term\\n')\n\
+                while not os.path.exists(sys.argv[1] + '.end'): time.sleep(0.02)\n\
+                sys.exit(9)\n";
+    let mut child = spawn(&mut bed.run(&["--ttl", "5s"], &["python3", "-c", slow, log.path()]));
+    log.wait(1, &mut child);
     signal(&child, "TERM");
-    log.wait(2);
-    for _ in 0..4 {
-        assert_eq!(bed.contend(), 75);
-        sleep(Duration::from_millis(450));
+    log.wait(2, &mut child);
+    let told = now();
+    while now() < told + 6.0 {
+        assert_eq!(bed.contend(), 75, "{:?}", log.lines());
+        sleep(Duration::from_millis(200));
     }
+    log.end();
     let ran = Ran::wait(child);
     assert_eq!(ran.code, 9, "{ran:?}");
     bed.assert_free();
@@ -97,8 +107,8 @@ fn b64_under_nohup_a_hang_up_ends_nothing() {
     let script = format!("echo ready > {}; sleep 0.6; exit 4", log.path());
     let run = bed.run(&[], &["sh", "-c", &script]);
     let mut nohup = std::process::Command::new("nohup");
-    let child = spawn(nohup.arg(run.get_program()).args(run.get_args()));
-    log.wait(1);
+    let mut child = spawn(nohup.arg(run.get_program()).args(run.get_args()));
+    log.wait(1, &mut child);
     signal(&child, "HUP");
     assert_eq!(Ran::wait(child).code, 4);
     bed.assert_free();
@@ -108,20 +118,29 @@ fn b64_under_nohup_a_hang_up_ends_nothing() {
 fn a_stop_signal_stops_both_and_a_continue_wakes_both() {
     let bed = Bed::new();
     let log = Log(bed.path("log"));
-    let script = format!("echo $$ > {}; sleep 0.3; exit 6", log.path());
+    let script = format!(
+        "echo $$ > {}; until test -e {}; do sleep 0.02; done; exit 6",
+        log.path(),
+        log.end_path().display()
+    );
     // A group of its own below a parent in the same session: in an orphaned group, which this test
     // may have been started in, the kernel ignores stops.
-    let mut run = bed.run(&["--ttl", "30s"], &["sh", "-c", &script]);
-    let child = spawn(run.process_group(0));
-    let pid = log.wait(1)[0].clone();
+    let mut run = bed.run(&["--ttl", "1h"], &["sh", "-c", &script]);
+    let mut child = spawn(run.process_group(0));
+    let pid = log.wait(1, &mut child)[0].clone();
     let state = |pid: &str| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.rsplit_once(") ").map(|(_, rest)| rest[..1].to_owned())
     };
     let wrapper = child.id().to_string();
     signal(&child, "TSTP");
-    until("both to stop", || [&pid, &wrapper].iter().all(|p| state(p).as_deref() == Some("T")));
+    until_done("both to stop", || {
+        let states = [&pid, &wrapper].map(|pid| state(pid));
+        let stopped = states.iter().all(|state| state.as_deref() == Some("T"));
+        if stopped { Ok(()) } else { Err(format!("{states:?}")) }
+    });
     signal(&child, "CONT");
+    log.end();
     let ran = Ran::wait(child);
     assert_eq!(ran.code, 6, "{ran:?}");
     bed.assert_free();
@@ -132,10 +151,14 @@ fn a_stop_signal_stops_both_and_a_continue_wakes_both() {
 fn in_a_namespace_that_its_group_came_to_from_outside_a_signal_is_passed_on_too() {
     let bed = Bed::new();
     let (script, log) = bed.counter();
-    let run = bed.run(&[], &["python3", &script, log.path(), "0.3"]);
+    let run = bed.run(&[], &["python3", &script, log.path()]);
     let inside = "\"$@\" & pid=$!\n\
                   until grep -q ready $LOG 2>/dev/null; do sleep 0.05; done\n\
-                  ps -o pgid= -p $pid >$LOG.group; kill -USR1 $pid; wait $pid";
+                  ps -o pgid= -p $pid >$LOG.group; kill -USR1 $pid\n\
+                  for i in $(seq 1200); do\n\
+                      [ $(wc -l <$LOG) -ge 2 ] && break; sleep 0.05\n\
+                  done\n\
+                  touch $LOG.end; wait $pid";
     let mut outer = std::process::Command::new("unshare");
     outer.args(["--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", inside, "sh"]);
     let ran = Ran::of(outer.arg(run.get_program()).args(run.get_args()).env("LOG", log.path()));

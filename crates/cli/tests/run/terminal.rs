@@ -5,7 +5,7 @@ use crate::support::Ran;
 
 /// Runs a command on a new terminal, as its session leader, and does there what its steps say:
 /// `ready N` waits for N lines in the log, `key` presses ^C, `kill` sends INT to the wrapper alone,
-/// `hang` hangs the terminal up. Prints the wrapper's exit code.
+/// `hang` hangs the terminal up. Then the command is told to end. Prints the wrapper's exit code.
 const DRIVER: &str = "
 import os, pty, signal, sys, threading, time
 log, steps, argv = sys.argv[1], sys.argv[2].split(','), sys.argv[3:]
@@ -23,20 +23,23 @@ hang = 'hang' in steps
 if not hang: threading.Thread(target=drain, daemon=True).start()
 for step in steps:
     if step.startswith('ready'):
-        until = time.time() + 20
+        until = time.time() + 60
         while lines() < int(step.split()[1]):
-            if time.time() > until: os.kill(pid, signal.SIGKILL); sys.exit('no line')
+            if time.time() > until:
+                os.kill(pid, signal.SIGKILL)
+                sys.exit(f'not {step}, but {lines()}')
             time.sleep(0.01)
     elif step == 'key': os.write(terminal, b'\\x03')
     elif step == 'kill': os.kill(pid, signal.SIGINT)
     elif step == 'hang': os.close(terminal)
+open(log + '.end', 'w')
 print(pid, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 ";
 
 /// What the child logged, with the wrapper's process id and exit code.
 fn drive(bed: &Bed, steps: &str) -> (Vec<String>, String, String) {
     let (script, log) = bed.counter();
-    let run = bed.run(&[], &["python3", &script, log.path(), "0.4"]);
+    let run = bed.run(&[], &["python3", &script, log.path()]);
     let mut driver = std::process::Command::new("python3");
     driver.args(["-c", DRIVER, log.path(), steps]).arg(run.get_program()).args(run.get_args());
     let ran = Ran::of(&mut driver);
