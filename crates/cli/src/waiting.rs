@@ -12,6 +12,7 @@ use crate::refusal;
 
 /// The first notice; a wait that ends sooner is silent.
 const FIRST: Duration = Duration::from_millis(500);
+const _: () = assert!(FIRST.as_millis() < 1000, "who waits is told within a second");
 /// Every further one.
 const LATER: Duration = Duration::from_secs(30);
 

@@ -3,14 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use ringfence::{Owner, Payload, Store};
 use serde_json::{Value, json};
 
 use crate::support::{
-    KernelLock, Ran, Table, damage, first, killed_at_rename, ringfence, signal, sleep, spawn,
-    traced,
+    KernelLock, Ran, Table, damage, first, killed_at_rename, ringfence, signal, spawn, told, traced,
 };
 
 const DOCS: &str = include_str!("../../../docs/cli.md");
@@ -358,9 +356,9 @@ fn refusals(produced: &mut Produced) {
     produced.ran("any/no-table", &missing);
     let token = table.claim("5", "me", &[]);
     let mut waiting =
-        table.command("claim", &["--targets", "5", "--owner", "you", "--wait", "20s", "--json"]);
-    let child = spawn(&mut waiting);
-    sleep(Duration::from_millis(400));
+        table.command("claim", &["--targets", "5", "--owner", "you", "--wait", "1h", "--json"]);
+    let mut child = spawn(&mut waiting);
+    told(&mut child);
     signal(&child, "INT");
     produced.ran("claim/interrupted", &Ran::wait(child));
     let lock = table.record(5).with_extension("json.lock");

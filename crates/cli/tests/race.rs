@@ -28,7 +28,8 @@ fn ten_rounds_have_exactly_one_winner_each_and_leave_nothing() {
 fn a_race_that_is_interrupted_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let child = spawn(ringfence().args(["race", "--rounds", "10000", "--dir"]).arg(dir.path()));
-    sleep(std::time::Duration::from_millis(500));
+    super::run::until("the race to begin", || !is_empty(dir.path()));
+    sleep(std::time::Duration::from_millis(300));
     signal(&child, "TERM");
     assert_eq!(Ran::wait(child).code, 143);
     assert!(is_empty(dir.path()));

@@ -1,12 +1,14 @@
 //! Waiting: one deadline, a notice, and signals.
 
-use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
 
-use crate::support::{KernelLock, Ran, Table, first, signal, sleep, spawn};
+use crate::support::{KernelLock, Ran, Table, first, signal, spawn, told};
+
+/// The end of a wait that had an hour to go is prompt by then, on the slowest machine.
+const SOON: Duration = Duration::from_mins(1);
 
 /// cases B5: a wait that is applied to each member.
 #[test]
@@ -16,8 +18,8 @@ fn b5_one_wait_is_for_the_whole_group() {
         table.claim(&all, "me", &[]);
         let ran = table.run("claim", &["--targets", &all, "--owner", "you", "--wait", "2s"]);
         assert_eq!(ran.code, 75, "{ran:?}");
-        let off = ran.took.as_secs_f64() - 2.0;
-        assert!((-0.01..0.5).contains(&off), "{:?}", ran.took);
+        // Once for each member were two minutes.
+        assert!((2.0..30.0).contains(&ran.took.as_secs_f64()), "{:?}", ran.took);
         assert!(ran.err.contains("64 of 64 targets are held (waited 2s)"), "{}", ran.err);
     }
 }
@@ -42,14 +44,13 @@ fn b10_a_wait_that_ran_out_is_busy() {
 fn who_is_waited_for_is_told_within_a_second_and_not_to_the_quiet() {
     for table in Table::both() {
         table.claim("1,2", "协调器", &["--worker", "7"]);
-        let args = ["--targets", "2,3", "--owner", "you", "--wait", "1500ms"];
-        let began = Instant::now();
-        let mut child = spawn(&mut table.command("claim", &args));
-        let mut line = String::new();
-        BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
-        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        let wait = |time| ["--targets", "2,3", "--owner", "you", "--wait", time];
+        let mut child = spawn(&mut table.command("claim", &wait("1h")));
+        let line = told(&mut child);
         assert_eq!(line, "ringfence: waiting for 1 of 2 targets\n");
-        assert_eq!(Ran::wait(child).code, 75);
+        signal(&child, "INT");
+        assert_eq!(Ran::wait(child).code, 130, "it still waited when it told");
+        let args = wait("1500ms");
         let quiet = table.run("claim", &[&args[..], &["-q"]].concat());
         assert!(!quiet.err.contains("waiting"), "{}", quiet.err);
         assert!(quiet.err.contains("busy: 1 of 2"), "{}", quiet.err);
@@ -60,14 +61,14 @@ fn who_is_waited_for_is_told_within_a_second_and_not_to_the_quiet() {
 fn a_wait_ends_with_the_grant_once_the_group_is_free() {
     for table in Table::both() {
         let token = table.claim("1,2", "me", &[]);
-        let args = ["--targets", "2,3", "--owner", "you", "--wait", "60s", "--json"];
-        let child = spawn(&mut table.command("claim", &args));
-        sleep(Duration::from_millis(300));
+        let args = ["--targets", "2,3", "--owner", "you", "--wait", "1h", "--json"];
+        let mut child = spawn(&mut table.command("claim", &args));
+        told(&mut child);
         assert_eq!(table.run("release", &["--targets", "1,2", "--token", &token]).code, 0);
         let ran = Ran::wait(child);
         assert_eq!(ran.code, 0, "{ran:?}");
         assert_eq!(ran.json()["targets"], json!([2, 3]));
-        assert!(ran.took < Duration::from_secs(20), "{ran:?}");
+        assert!(ran.took < SOON, "{ran:?}");
     }
 }
 
@@ -76,9 +77,9 @@ fn a_wait_ends_with_the_grant_once_the_group_is_free() {
 fn the_end_of_a_wait_names_the_present_holder() {
     let table = Table::files();
     let token = table.claim("1,2", "first", &[]);
-    let args = ["--targets", "2", "--owner", "you", "--wait", "1s", "--now", "1000", "--json"];
-    let child = spawn(&mut table.command("claim", &args));
-    sleep(Duration::from_millis(200));
+    let args = ["--targets", "2", "--owner", "you", "--wait", "5s", "--now", "1000", "--json"];
+    let mut child = spawn(&mut table.command("claim", &args));
+    told(&mut child);
     let record = std::fs::read_to_string(table.record(2)).unwrap();
     let renamed = record.replace("\"first\"", "\"second\"");
     let temp = table.record(2).with_extension("json.x.tmp");
@@ -90,9 +91,9 @@ fn the_end_of_a_wait_names_the_present_holder() {
 }
 
 fn waiter(table: &Table) -> Child {
-    let args = ["--targets", "2,1,3", "--owner", "you", "--wait", "60s", "--json"];
-    let child = spawn(&mut table.command("claim", &args));
-    sleep(Duration::from_millis(300));
+    let args = ["--targets", "2,1,3", "--owner", "you", "--wait", "1h", "--json"];
+    let mut child = spawn(&mut table.command("claim", &args));
+    told(&mut child);
     child
 }
 
@@ -107,7 +108,7 @@ fn b58_a_signal_ends_a_wait_promptly_and_leaves_nothing() {
             signal(&child, name);
             let ran = Ran::wait(child);
             assert_eq!(ran.code, 128 + number, "{name}: {ran:?}");
-            assert!(ran.took < Duration::from_secs(1), "{name}: {ran:?}");
+            assert!(ran.took < SOON, "{name}: {ran:?}");
             assert_eq!(ran.json()["signal"], number);
             assert!(table.contents() == before, "{name}");
             table.assert_tidy();
@@ -134,7 +135,7 @@ fn b58_a_signal_ends_a_wait_for_kernel_locks_too() {
         let ran = Ran::wait(child);
         drop(held);
         assert_eq!(ran.code, 143, "{ran:?}");
-        assert!(ran.took < Duration::from_secs(1), "{ran:?}");
+        assert!(ran.took < SOON, "{ran:?}");
         assert_eq!(table.json("list", &[]).1["leases"], json!([]));
         table.assert_tidy();
     }
@@ -144,11 +145,11 @@ fn b58_a_signal_ends_a_wait_for_kernel_locks_too() {
 fn a_signal_that_was_ignored_at_the_start_stays_ignored() {
     for table in Table::both() {
         table.claim("1", "me", &[]);
-        let script = "trap '' HUP; exec \"$1\" claim \"$2\" -t 1 -o you --wait 1s";
+        let script = "trap '' HUP; exec \"$1\" claim \"$2\" -t 1 -o you --wait 2s";
         let mut shell = Command::new("sh");
         shell.args(["-c", script, "sh", env!("CARGO_BIN_EXE_ringfence")]).arg(&table.store);
-        let child = spawn(&mut shell);
-        sleep(Duration::from_millis(400));
+        let mut child = spawn(&mut shell);
+        told(&mut child);
         signal(&child, "HUP");
         assert_eq!(Ran::wait(child).code, 75);
     }
