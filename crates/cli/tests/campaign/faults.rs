@@ -1,15 +1,15 @@
 //! Coordinators that die, stop and come back; a supervisor that is killed.
 
 use crate::stopping::stop_between_steps;
-use crate::support::{Campaign, await_end, fake, pause, signal};
+use crate::support::{Campaign, LONG, await_end, fake, pause, signal};
 
 /// B31: a crash must not leave work stuck. No ttl passes in this test.
 #[test]
 fn what_a_killed_coordinator_held_is_taken_over_long_before_its_ttl() {
     let mut campaign = Campaign::new();
     let worker = campaign.marked(fake("--branches 64 --query-ms 100"));
-    let flags = "--seconds 14 --coordinators 2 --ttl 1h --hold 1:decide:1h --quiet";
-    campaign.start(flags, &worker);
+    let flags = "--coordinators 2 --ttl 1h --hold 1:decide:1h --quiet";
+    campaign.start(&format!("{LONG} {flags}"), &worker);
     let pid = campaign.coordinator(1);
     let staged = campaign.await_event(1, "staged", |_| true);
     let work = staged["work"].as_str().unwrap();
@@ -27,9 +27,7 @@ fn what_a_killed_coordinator_held_is_taken_over_long_before_its_ttl() {
         [0; 0],
         "nothing is left under the dead one's token"
     );
-    let ended = campaign.wait();
-    assert_eq!(ended.code, Some(1), "a coordinator that died is told: {}", ended.stderr);
-    let report = campaign.report();
+    let report = campaign.stop();
     assert_eq!(report["ended"][0]["how"], "signal: 9 (SIGKILL)", "{report:#}");
     assert_eq!(report["commits"]["twice"], 0, "{report:#}");
     campaign.assert_queue_is_dense();
@@ -41,18 +39,19 @@ fn what_a_killed_coordinator_held_is_taken_over_long_before_its_ttl() {
 fn whoever_takes_over_from_a_killed_coordinator_holds_the_group_alone_under_a_higher_fence() {
     let mut campaign = Campaign::new();
     let worker = campaign.marked(fake("--branches 64 --query-ms 20"));
-    let flags = "--seconds 30 --coordinators 1 --ttl 1h --hold 1:decide:1h --quiet";
-    campaign.start(flags, &worker);
+    let flags = format!("{LONG} --coordinators 1 --ttl 1h --hold 1:decide:1h --quiet");
+    campaign.start(&flags, &worker);
     let pid = campaign.coordinator(1);
     let staged = campaign.await_event(1, "staged", |_| true);
     let work = staged["work"].as_str().unwrap().to_owned();
     let dead = campaign.token_of(&work).unwrap();
     let held = campaign.targets_under(&dead);
     signal(pid, "KILL");
-    assert_eq!(campaign.wait().code, Some(1));
+    let ended = campaign.wait();
+    assert_eq!(ended.code, Some(1), "a coordinator that died is told: {}", ended.stderr);
 
     // Nobody was there to take over. The next run begins with what this one left.
-    campaign.start(flags, &worker);
+    campaign.start(&flags, &worker);
     let taken = campaign.await_event(1, "granted", |e| e["work"] == work.as_str());
     assert_eq!(taken["takeover"], true, "{taken}");
     campaign.await_event(1, "staged", |e| e["work"] == work.as_str());
@@ -66,7 +65,9 @@ fn whoever_takes_over_from_a_killed_coordinator_holds_the_group_alone_under_a_hi
     assert_eq!(campaign.wait().code, Some(1));
 
     // Without the pause all of it comes to an end.
-    let report = campaign.run("--seconds 3 --coordinators 1 --ttl 1h --quiet", &worker);
+    campaign.start(&format!("{LONG} --coordinators 1 --ttl 1h --quiet"), &worker);
+    campaign.await_superseded(1, &work);
+    let report = campaign.stop();
     assert!(report["claims"]["takeovers"].as_u64().unwrap() >= 1, "{report:#}");
     campaign.assert_nothing_is_left();
 }
@@ -76,21 +77,19 @@ fn whoever_takes_over_from_a_killed_coordinator_holds_the_group_alone_under_a_hi
 fn on_files_a_killed_coordinators_job_is_taken_over_and_its_targets_are_free_after_the_ttl() {
     let mut campaign = Campaign::new();
     let worker = campaign.marked(fake("--branches 64 --query-ms 250"));
-    let flags = "--engine files --seconds 12 --coordinators 2 --ttl 1500ms --quiet";
-    campaign.start(flags, &worker);
+    let flags = "--engine files --coordinators 2 --ttl 5s --hold 1:decide:1h --quiet";
+    campaign.start(&format!("{LONG} {flags}"), &worker);
     let pid = campaign.coordinator(1);
-    let granted = campaign.await_event(1, "granted", |_| true);
+    let staged = campaign.await_event(1, "staged", |_| true);
+    let work = staged["work"].as_str().unwrap();
+    let dead = campaign.token_of(work).unwrap();
     signal(pid, "KILL");
-    let work = granted["work"].as_str().unwrap();
-    let held = campaign.leased();
+    let held = campaign.targets_under(&dead);
     assert!(!held.is_empty(), "the dead one's lease stands until its ttl");
 
     campaign.await_superseded(2, work);
-    let dead = &held[0].1;
-    assert!(!campaign.leased().iter().any(|(_, token)| token == dead), "free after the ttl");
-    let ended = campaign.wait();
-    assert_eq!(ended.code, Some(1), "a coordinator that died is told: {}", ended.stderr);
-    let report = campaign.report();
+    assert_eq!(campaign.targets_under(&dead), [0; 0], "free after the ttl");
+    let report = campaign.stop();
     assert_eq!(report["ended"][0]["how"], "signal: 9 (SIGKILL)", "{report:#}");
     assert_eq!(report["commits"]["twice"], 0, "{report:#}");
     assert_eq!(report["duplicates"]["by_target"], 0, "{report:#}");
@@ -111,8 +110,10 @@ fn on_files_a_late_commit_is_refused_by_the_fence_and_publishes_nothing() {
 
 fn a_late_commit(engine: &str) {
     let mut campaign = Campaign::new();
-    let flags = "--seconds 14 --coordinators 2 --ttl 1s --hold 1:decide:4s --quiet";
-    campaign.start(&format!("--engine {engine} {flags}"), &fake("--branches 64 --query-ms 20"));
+    // It is stopped in its pause, and taken over while it is.
+    let flags = "--coordinators 2 --ttl 3s --hold 1:decide:8s --quiet";
+    let flags = format!("{LONG} --engine {engine} {flags}");
+    campaign.start(&flags, &fake("--branches 64 --query-ms 20"));
     let pid = campaign.coordinator(1);
     let staged = campaign.await_event(1, "staged", |_| true);
     let work = staged["work"].as_str().unwrap().to_owned();
@@ -124,9 +125,7 @@ fn a_late_commit(engine: &str) {
     let refused = campaign.await_event(1, "fence-refused", |_| true);
     assert_eq!(refused["work"], work.as_str());
     assert_eq!(refused["step"], "begin-commit", "{refused}");
-    let ended = campaign.wait();
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let report = campaign.report();
+    let report = campaign.stop();
     assert_eq!(report["commits"]["twice"], 0, "{report:#}");
     assert_eq!(report["commits"]["fence_refused"]["begin-commit"], 1, "{report:#}");
     assert!(campaign.assert_queue_is_dense() >= staged_by_both);
@@ -138,22 +137,19 @@ fn a_late_commit(engine: &str) {
 #[test]
 fn a_coordinator_that_slept_alone_goes_on() {
     let mut campaign = Campaign::new();
-    campaign.start(
-        "--seconds 8 --coordinators 1 --ttl 500ms --quiet",
-        &fake("--branches 64 --query-ms 50"),
-    );
+    let flags = format!("{LONG} --coordinators 1 --ttl 3s --quiet");
+    campaign.start(&flags, &fake("--branches 64 --query-ms 50"));
     let pid = campaign.coordinator(1);
     campaign.await_event(1, "granted", |_| true);
     stop_between_steps(pid, &campaign.dir());
-    for _ in 0..75 {
+    let before = campaign.events(1);
+    for _ in 0..175 {
         pause();
     }
     signal(pid, "CONT");
-    let before = campaign.events(1).len();
-    let ended = campaign.wait();
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let report = campaign.report();
-    assert!(campaign.events(1).len() > before);
+    // Two more, of which one may have been done when it was stopped.
+    campaign.await_more(1, "committed", &before, 2);
+    let report = campaign.stop();
     assert_eq!(report["commits"]["twice"], 0, "{report:#}");
     assert!(report["commits"]["committed"].as_u64().unwrap() > 1, "{report:#}");
     campaign.assert_queue_is_dense();
@@ -164,8 +160,8 @@ fn a_coordinator_that_slept_alone_goes_on() {
 #[test]
 fn a_committing_item_is_finished_by_a_survivor() {
     let mut campaign = Campaign::new();
-    let flags = "--seconds 10 --coordinators 2 --ttl 1h --hold 1:publish:1h --quiet";
-    campaign.start(flags, &fake("--branches 64 --query-ms 20"));
+    let flags = format!("{LONG} --coordinators 2 --ttl 1h --hold 1:publish:1h --quiet");
+    campaign.start(&flags, &fake("--branches 64 --query-ms 20"));
     let pid = campaign.coordinator(1);
     let committing = campaign.await_event(1, "committing", |_| true);
     let work = committing["work"].as_str().unwrap().to_owned();
@@ -175,9 +171,8 @@ fn a_committing_item_is_finished_by_a_survivor() {
     let finished = campaign.await_event(2, "committed", |e| e["work"] == work.as_str());
     assert_eq!(finished["recovered"], true);
     assert!(campaign.work().contains(&(work.clone(), "done")));
-    let ended = campaign.wait();
-    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
-    let report = campaign.report();
+    let report = campaign.stop();
+    assert_eq!(report["ended"][0]["how"], "signal: 9 (SIGKILL)", "{report:#}");
     assert_eq!(report["commits"]["recovered"], 1, "{report:#}");
     assert_eq!(report["commits"]["twice"], 0, "{report:#}");
     campaign.assert_queue_is_dense();
@@ -188,17 +183,23 @@ fn a_committing_item_is_finished_by_a_survivor() {
 #[test]
 fn a_commit_that_a_survivor_finished_is_not_published_again_by_its_own_coordinator() {
     let mut campaign = Campaign::new();
-    let flags = "--seconds 8 --coordinators 2 --ttl 1s --hold 1:publish:4s --quiet";
-    campaign.start(flags, &fake("--branches 64 --query-ms 20"));
+    // It is stopped in its pause, so that it is not done before the other however slow that is.
+    let flags = format!("{LONG} --coordinators 2 --ttl 2s --hold 1:publish:8s --quiet");
+    campaign.start(&flags, &fake("--branches 64 --query-ms 20"));
+    let pid = campaign.coordinator(1);
     let committing = campaign.await_event(1, "committing", |_| true);
     let work = committing["work"].as_str().unwrap().to_owned();
+    stop_between_steps(pid, &campaign.dir());
+    let before = campaign.events(1);
     let finished = campaign.await_event(2, "committed", |e| e["work"] == work.as_str());
     assert_eq!(finished["recovered"], true);
-    let ended = campaign.wait();
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    signal(pid, "CONT");
+    // It writes that down once a second, and not before it has done its part of the commit.
+    campaign.await_more(1, "usage", &before, 1);
+    let report = campaign.stop();
     let own = campaign.events(1);
     assert!(!own.iter().any(|e| e["event"] == "committed" && e["work"] == work.as_str()));
-    assert_eq!(campaign.report()["commits"]["twice"], 0);
+    assert_eq!(report["commits"]["twice"], 0);
     campaign.assert_queue_is_dense();
     campaign.assert_nothing_is_left();
 }
@@ -207,7 +208,7 @@ fn a_commit_that_a_survivor_finished_is_not_published_again_by_its_own_coordinat
 fn a_killed_supervisor_takes_coordinators_and_workers_with_it() {
     let mut campaign = Campaign::new();
     let worker = campaign.marked(fake("--branches 64 --query-ms 500"));
-    campaign.start("--seconds 50 --coordinators 2 --quiet", &worker);
+    campaign.start(&format!("{LONG} --coordinators 2 --quiet"), &worker);
     let pids = [campaign.coordinator(1), campaign.coordinator(2)];
     campaign.await_event(1, "granted", |_| true);
     signal(campaign.supervisor(), "KILL");

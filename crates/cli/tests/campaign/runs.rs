@@ -1,6 +1,6 @@
 //! Whole runs.
 
-use crate::support::{Campaign, fake, signal};
+use crate::support::{Campaign, LONG, TooLittle, enough, fake, signal, until_enough};
 
 #[test]
 fn with_group_leases_nothing_is_solved_twice_and_nothing_is_left() {
@@ -13,51 +13,64 @@ fn on_files_nothing_is_solved_twice_and_nothing_is_left() {
 }
 
 fn nothing_twice(engine: &str) {
+    until_enough(4, |seconds| nothing_twice_in(engine, seconds));
+}
+
+/// Whether there was enough that could have been done twice.
+fn nothing_twice_in(engine: &str, seconds: u32) -> Result<(), TooLittle> {
     let mut campaign = Campaign::new();
-    let flags = format!("--engine {engine} --seconds 4 --coordinators 3 --name made-up --quiet");
+    // What was begun is finished, however long that takes.
+    let flags = "--drain 10m --coordinators 3 --name made-up --quiet";
+    let flags = format!("--engine {engine} --seconds {seconds} {flags}");
     let report = campaign.run(&flags, &fake("--branches 64 --query-ms 10"));
     assert_eq!(report["engine"], engine);
     let beats = &report["heartbeats"];
     if engine == "journal" && beats["failed"] == 0 {
         assert!(beats["syncs"].as_u64() <= beats["batches"].as_u64(), "{report:#}");
     }
-    assert!(report["claims"]["granted"].as_u64().unwrap() >= 10, "{report:#}");
-    assert!(report["solves"]["sat"].as_u64().unwrap() >= 10, "{report:#}");
     assert_eq!(report["duplicates"]["by_target"], 0, "{report:#}");
     assert_eq!(report["duplicates"]["by_target_and_seed"], 0, "{report:#}");
     assert_eq!(report["duplicates"]["traces"], 0, "{report:#}");
     assert_eq!(report["commits"]["twice"], 0);
     assert_eq!(report["commits"]["committed"], report["claims"]["granted"], "{report:#}");
-    let coverage = &report["coverage"];
-    assert!(coverage["targets"].as_u64() > coverage["seeds"].as_u64(), "{report:#}");
     let published = campaign.assert_queue_is_dense();
     assert_eq!(report["published"]["files"].as_u64(), Some(published as u64));
-    assert!(published > 0);
     campaign.assert_nothing_is_left();
+    let coverage = &report["coverage"];
+    let much = report["claims"]["granted"].as_u64().unwrap() >= 10
+        && report["solves"]["sat"].as_u64().unwrap() >= 10
+        && coverage["targets"].as_u64() > coverage["seeds"].as_u64()
+        && published > 0;
+    enough(much, &report)
 }
 
 #[test]
 fn without_leases_the_same_is_solved_again_and_again() {
     for (arm, what) in [("none", "by_target_and_seed"), ("ledger", "by_target")] {
-        let mut campaign = Campaign::new();
-        let flags = format!("--seconds 3 --coordinators 2 --arm {arm} --quiet");
-        let report = campaign.run(&flags, &fake("--branches 64 --query-ms 20"));
-        assert!(report["duplicates"][what].as_u64().unwrap() > 0, "{arm}: {report:#}");
-        assert_eq!(report["commits"]["twice"], 0);
-        campaign.assert_queue_is_dense();
-        campaign.assert_nothing_is_left();
+        until_enough(3, |seconds| {
+            let mut campaign = Campaign::new();
+            let flags = format!("--seconds {seconds} --coordinators 2 --arm {arm} --quiet");
+            let report = campaign.run(&flags, &fake("--branches 64 --query-ms 20"));
+            assert_eq!(report["commits"]["twice"], 0);
+            campaign.assert_queue_is_dense();
+            campaign.assert_nothing_is_left();
+            enough(report["duplicates"][what].as_u64().unwrap() > 0, &report)
+        });
     }
 }
 
 #[test]
 fn two_workers_of_one_coordinator_never_share_a_target() {
-    let mut campaign = Campaign::new();
-    let flags = "--seconds 3 --coordinators 1 --workers 3 --arm ledger --quiet";
-    let report = campaign.run(flags, &fake("--branches 64 --query-ms 20"));
-    assert!(report["claims"]["granted"].as_u64().unwrap() >= 6, "{report:#}");
-    assert_eq!(report["duplicates"]["by_target"], 0, "{report:#}");
-    assert_eq!(report["duplicates"]["by_target_and_seed"], 0, "{report:#}");
-    campaign.assert_nothing_is_left();
+    until_enough(3, |seconds| {
+        let mut campaign = Campaign::new();
+        let flags = "--coordinators 1 --workers 3 --arm ledger --quiet";
+        let flags = format!("--seconds {seconds} {flags}");
+        let report = campaign.run(&flags, &fake("--branches 64 --query-ms 20"));
+        assert_eq!(report["duplicates"]["by_target"], 0, "{report:#}");
+        assert_eq!(report["duplicates"]["by_target_and_seed"], 0, "{report:#}");
+        campaign.assert_nothing_is_left();
+        enough(report["claims"]["granted"].as_u64().unwrap() >= 6, &report)
+    });
 }
 
 #[test]
@@ -99,7 +112,7 @@ fn an_interrupt_ends_everything_and_gives_everything_back() {
     for (name, code) in [("INT", 130), ("TERM", 143)] {
         let mut campaign = Campaign::new();
         let worker = campaign.marked(fake("--branches 64 --query-ms 200"));
-        campaign.start("--seconds 50 --coordinators 2 --quiet", &worker);
+        campaign.start(&format!("{LONG} --coordinators 2 --quiet"), &worker);
         campaign.await_event(1, "granted", |_| true);
         campaign.await_event(2, "granted", |_| true);
         signal(campaign.supervisor(), name);
@@ -114,7 +127,7 @@ fn an_interrupt_ends_everything_and_gives_everything_back() {
 #[test]
 fn one_campaign_at_a_time_works_in_a_directory() {
     let mut campaign = Campaign::new();
-    campaign.start("--seconds 50 --coordinators 1 --quiet", &fake("--query-ms 50"));
+    campaign.start(&format!("{LONG} --coordinators 1 --quiet"), &fake("--query-ms 50"));
     campaign.coordinator(1);
     let lock = campaign.dir().join("campaign.lock");
     assert!(lock.is_file());

@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 /// Nothing that is waited for takes longer, even on a busy machine.
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// For a run that a test ends when it has seen what it waits for.
+pub(crate) const LONG: &str = "--seconds 3600";
 
 /// A campaign's directory, its seeds, and its process once it was started.
 pub(crate) struct Campaign {
@@ -108,6 +111,14 @@ impl Campaign {
         self.report()
     }
 
+    /// Ends a run that has seen enough, and takes its report.
+    pub(crate) fn stop(&mut self) -> Value {
+        signal(self.supervisor(), "TERM");
+        let ended = self.wait();
+        assert_eq!(ended.code, Some(143), "{}", ended.stderr);
+        self.report()
+    }
+
     fn report_path(&self) -> PathBuf {
         self.scratch.path().join("report.json")
     }
@@ -147,6 +158,17 @@ impl Campaign {
                 "no {name} of coordinator {index}: {:#?}",
                 events()
             );
+            pause();
+        }
+    }
+
+    /// Waits until a coordinator wrote more events of this name than it had before.
+    pub(crate) fn await_more(&self, index: u32, name: &str, before: &[Value], more: usize) {
+        let count = |events: &[Value]| events.iter().filter(|e| e["event"] == name).count();
+        let began = Instant::now();
+        while count(&self.events(index)) < count(before) + more {
+            let events = || self.events(index);
+            assert!(began.elapsed() < PATIENCE, "not {more} more {name}: {:#?}", events());
             pause();
         }
     }
@@ -268,6 +290,26 @@ impl Drop for Campaign {
             let _ = child.wait();
         }
     }
+}
+
+/// Tries what lasts so many seconds, and then longer, until enough came about in it to judge by: how much
+/// that is in a given time is up to the machine. What must hold holds in every try.
+pub(crate) fn until_enough(seconds: u32, attempt: impl Fn(u32) -> Result<(), TooLittle>) {
+    for seconds in [seconds, seconds * 5] {
+        if attempt(seconds).is_ok() {
+            return;
+        }
+    }
+    if let Err(TooLittle(seen)) = attempt(seconds * 20) {
+        panic!("too little in {} seconds: {seen}", seconds * 20);
+    }
+}
+
+/// What came about, which is too little to judge by.
+pub(crate) struct TooLittle(String);
+
+pub(crate) fn enough(is: bool, seen: &impl std::fmt::Debug) -> Result<(), TooLittle> {
+    if is { Ok(()) } else { Err(TooLittle(format!("{seen:#?}"))) }
 }
 
 /// Sends a signal by name.
