@@ -89,7 +89,7 @@ pub struct Check<T> {
 }
 
 /// The longest that one check may take before it counts as hung.
-pub const LIMIT: Duration = Duration::from_mins(1);
+pub const LIMIT: Duration = Duration::from_mins(5);
 
 /// The single list of checks, by theme. Whoever needs it passes through here.
 #[doc(hidden)]

@@ -155,7 +155,7 @@ mod tests {
         let old = take(&path, LockMode::Exclusive, Duration::ZERO).unwrap();
         let waiter = std::thread::spawn({
             let path = path.clone();
-            move || take(&path, LockMode::Exclusive, Duration::from_secs(10))
+            move || take(&path, LockMode::Exclusive, Duration::from_mins(1))
         });
         SystemClock.sleep(Duration::from_millis(30));
         RealFs.unlink(&path).unwrap();

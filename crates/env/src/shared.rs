@@ -259,11 +259,11 @@ mod tests {
         one.store(3, 7);
         assert_eq!((two.load(3), two.add(3, 2), one.load(3)), (7, 7, 9));
         assert_eq!((one.load(8), one.add(99, 1)), (0, 0), "past the end");
-        let late = SystemClock.deadline(Duration::from_secs(10));
+        let late = SystemClock.deadline(Duration::from_mins(1));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while two.load(4) == 0 {
-                    two.wait(4, 0, Duration::from_secs(20));
+                    two.wait(4, 0, Duration::from_mins(10));
                 }
             });
             SystemClock.sleep(Duration::from_millis(50));
@@ -271,7 +271,7 @@ mod tests {
             one.wake(4, u32::MAX);
         });
         assert!(!SystemClock.left(late).is_zero(), "woken, not timed out");
-        one.wait(4, 0, Duration::from_secs(20)); // another value: at once
+        one.wait(4, 0, Duration::from_mins(10)); // another value: at once
         one.wait(4, 1, Duration::from_millis(1)); // nobody wakes: until the time is over
         assert!(!one.watch(4, 1, Duration::from_millis(1)) && one.watch(4, 0, Duration::MAX));
         std::thread::scope(|scope| {

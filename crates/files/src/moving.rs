@@ -209,11 +209,10 @@ mod tests {
             let first = scope.spawn(|| engine.hold_still(after(50)).map(drop));
             let second = scope.spawn(|| {
                 world.clock.sleep(Duration::from_millis(20));
-                lock(&layout.making(), 5_000)
+                lock(&layout.making(), 60_000)
             });
-            world.clock.sleep(Duration::from_millis(300));
-            drop(gate);
             first.join().unwrap().unwrap_err();
+            drop(gate);
             let _knock = second.join().unwrap();
             assert!(layout.making().exists(), "operations do not see who knocks");
         });

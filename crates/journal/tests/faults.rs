@@ -350,7 +350,7 @@ fn threads_of_one_handle_share_syncs_and_never_block_each_other_for_good() {
             });
         }
         let mut failed = 0;
-        for nth in (1..8).cycle().take(2000) {
+        for nth in (1..8).cycle().take(20_000) {
             bed.faults.arm(When::NthOf(Call::SyncFile, nth), Effect::Errno(libc::EIO));
             std::thread::sleep(Duration::from_millis(5));
             failed += bed.faults.fired();

@@ -34,7 +34,7 @@ fn claim(engine: &JournalEngine, owner: &str) -> Option<FencingToken> {
         ttl: Ttl::from_seconds(3600.0).unwrap(),
     };
     let keys = keys();
-    let ask = Request { keys: &keys, now: None, patience: Duration::from_secs(5) };
+    let ask = Request { keys: &keys, now: None, patience: Duration::from_mins(1) };
     match engine.transact(&ask, &mut |view| rules::claim(view, &request).ok()).unwrap() {
         Outcome::Done(done) => done.token,
         Outcome::Refused => None,
@@ -43,7 +43,7 @@ fn claim(engine: &JournalEngine, owner: &str) -> Option<FencingToken> {
 
 fn change(engine: &JournalEngine, token: FencingToken, release: bool) -> bool {
     let (keys, group, token) = (keys(), group(), Token::from(token));
-    let ask = Request { keys: &keys, now: None, patience: Duration::from_secs(5) };
+    let ask = Request { keys: &keys, now: None, patience: Duration::from_mins(1) };
     let outcome = engine.transact(&ask, &mut |view| {
         let rule = if release { rules::release } else { rules::heartbeat };
         rule(view, &group, &token).ok()
@@ -67,12 +67,12 @@ fn role() {
             };
             let fence = claim(&engine, "holder").unwrap().fence();
             let mut child = (tied == "parent")
-                .then(|| Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap());
+                .then(|| Command::new("sleep").arg("600").stdout(Stdio::null()).spawn().unwrap());
             if let Some(child) = &child {
                 print!("child {} ", child.id());
             }
             println!("fence {fence}");
-            std::thread::sleep(Duration::from_mins(1));
+            std::thread::sleep(Duration::from_mins(10));
             child.as_mut().map(Child::wait);
         }
     }
@@ -161,9 +161,12 @@ fn a_life_that_counts_children_lasts_until_the_last_of_them_is_dead() {
     assert_eq!(claim(&engine, "contender"), None, "its child works on");
     assert!(Command::new("kill").args(["-KILL", &child]).status().unwrap().success());
     let mut granted = None;
-    for _ in 0..500 {
+    for _ in 0..6000 {
         granted = granted.or_else(|| claim(&engine, "contender"));
-        std::thread::sleep(Duration::from_millis(if granted.is_some() { 0 } else { 10 }));
+        if granted.is_some() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
     }
     assert!(granted.is_some(), "over with the last of them");
 }

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ringfence_engine::{Engine, Outcome, Request};
 use ringfence_env::World;
@@ -54,7 +54,7 @@ fn work(root: &Path, seed: u64) {
             // Long: a dead worker's leases stay, and are cleared away by the parent.
             ttl: Ttl::from_seconds(3600.0).unwrap(),
         };
-        let ask = Request { keys: &keys, now: None, patience: Duration::from_secs(10) };
+        let ask = Request { keys: &keys, now: None, patience: Duration::from_mins(1) };
         let claimed = engine.transact(&ask, &mut |view| rules::claim(view, &request).ok());
         let Outcome::Done(done) = claimed.unwrap() else { continue };
         let token = done.token.unwrap();
@@ -106,6 +106,11 @@ fn processes_that_are_killed_leave_groups_whole_and_what_was_acknowledged() {
             workers.push((seed, spawn(&root, seed)));
         }
         std::thread::sleep(Duration::from_millis(20 + dice.below(40)));
+        // On a busy machine they would be killed before they have done anything.
+        let began = Instant::now();
+        while granted(dir.path()) < 9 * (kill + 1) && began.elapsed() < Duration::from_mins(1) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         let victim = usize::try_from(dice.below(WORKERS)).unwrap();
         let (seed, mut child) = workers.swap_remove(victim);
         let early = child.try_wait().unwrap();
@@ -145,6 +150,13 @@ fn processes_that_are_killed_leave_groups_whole_and_what_was_acknowledged() {
     }
     assert_eq!(all.len(), granted, "no fence is given twice");
     assert!(granted > 500, "only {granted} grants");
+}
+
+/// How many groups the workers have got so far.
+fn granted(logs: &Path) -> u64 {
+    let files = std::fs::read_dir(logs).unwrap().map(|entry| entry.unwrap().path());
+    let texts = files.filter_map(|path| std::fs::read_to_string(path).ok());
+    texts.map(|text| text.lines().filter(|line| line.starts_with("held ")).count() as u64).sum()
 }
 
 /// What a dead worker held must be what it said, but for the call it was in; then it is freed.
@@ -187,7 +199,7 @@ fn clear(root: &Path, logs: &Path, seed: u64) {
         let keys: Vec<Key> = group.targets().map(Key::target).collect();
         let token: Token = token.parse().unwrap();
         assert!(token.fence().is_some());
-        let ask = Request { keys: &keys, now: None, patience: Duration::from_secs(10) };
+        let ask = Request { keys: &keys, now: None, patience: Duration::from_mins(1) };
         let free = |view: &_| rules::release(view, &group, &token).ok();
         assert!(matches!(engine.transact(&ask, &mut { free }).unwrap(), Outcome::Done(_)));
     }

@@ -421,7 +421,7 @@ fn of_many_claimants_at_once_one_gets_the_whole_job() {
             .map(|number| {
                 let store = if number % 2 == 0 { bed.other() } else { bed.store.clone() };
                 scope.spawn(move || {
-                    let jobs = store.jobs().with_patience(Duration::from_secs(30));
+                    let jobs = store.jobs().with_patience(Duration::from_mins(10));
                     let claim = by(&format!("claimant {number}"), 1000.0);
                     match jobs.claim(&group(&[1, 2, 3]), &execution(), &claim) {
                         Ok(job) => Some(job.work.token),

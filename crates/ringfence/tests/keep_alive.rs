@@ -1,6 +1,7 @@
 use std::time::{Duration, Instant};
 
 use ringfence::{Claim, Durability, KeepAlive, KeepAliveOptions, LostReason};
+use ringfence_env::Clock as _;
 use ringfence_env::fault::{Call, Effect, When};
 
 use crate::support::{Bed, FakeClock, group, ttl};
@@ -8,72 +9,88 @@ use crate::support::{Bed, FakeClock, group, ttl};
 fn until(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {
-        assert!(began.elapsed() < Duration::from_secs(20), "never: {what}");
+        assert!(began.elapsed() < Duration::from_mins(1), "never: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 #[test]
 fn a_kept_lease_outlives_its_ttl_many_times_and_is_handed_back() {
-    let bed = Bed::new();
+    // In memory, where a sync takes no time.
+    let bed = Bed::small();
     let table = bed.store.targets();
-    let lease = table.claim(&group(&[1, 2]), &Claim::by("a").unwrap().ttl(ttl(0.6))).unwrap();
+    let lease = table.claim(&group(&[1, 2]), &Claim::by("a").unwrap().ttl(ttl(3.0))).unwrap();
     let keep = KeepAlive::start(lease, KeepAliveOptions::default()).unwrap();
     let began = Instant::now();
-    while began.elapsed() < Duration::from_secs(3) {
+    while began.elapsed() < Duration::from_secs(7) || keep.status().renewals < 5 {
+        assert_eq!(keep.status().lost, None);
         let other = bed.other().targets().claim(&group(&[2]), &Claim::by("b").unwrap());
         assert!(other.is_err(), "taken from a live holder");
         std::thread::sleep(Duration::from_millis(50));
     }
     let status = keep.status();
     assert!(status.renewals >= 5 && status.lost.is_none(), "{status:?}");
-    assert!(status.longest_gap < Duration::from_millis(600), "{status:?}");
+    assert!(status.longest_gap < Duration::from_secs(3), "{status:?}");
     keep.stop().release().unwrap();
 }
 
 /// B20: one transient error is no surrender; a lasting one is, once, before expiry.
 #[test]
 fn b20_errors_for_a_while_are_survived_and_lasting_ones_lose_the_lease_before_it_expires() {
-    let bed = Bed::new();
+    let clock = FakeClock::new();
+    let bed = Bed::with_clock(&clock);
     let table = bed.store.targets();
-    let lease = table.claim(&group(&[1]), &Claim::by("a").unwrap().ttl(ttl(1.2))).unwrap();
+    let lease = table.claim(&group(&[1]), &Claim::by("a").unwrap().ttl(ttl(60.0))).unwrap();
     let keep = KeepAlive::start(lease, KeepAliveOptions::default()).unwrap();
+    let ttl = Duration::from_mins(1);
     bed.fs.arm(When::FromOf(Call::SyncFile, 1), Effect::Errno(5));
+    clock.pass(ttl / 3);
     until("a failed renewal", || keep.status().failures >= 1);
     bed.fs.disarm();
     let renewals = keep.status().renewals;
+    clock.pass(ttl / 12);
     until("a renewal after the errors", || keep.status().renewals > renewals);
     assert_eq!(keep.status().lost, None);
 
     bed.fs.arm(When::FromOf(Call::SyncFile, 1), Effect::Errno(5));
-    let expires = keep.expires_boottime();
-    assert!(keep.wait_lost(Duration::from_secs(20)));
-    let now = ringfence_env::Clock::boottime(&ringfence_env::SystemClock);
-    assert!(now < keep.expires_boottime().max(expires), "told before it expired");
+    let (failures, expires) = (keep.status().failures, keep.expires_boottime());
+    clock.pass(ttl / 3);
+    until("another failed renewal", || keep.status().failures > failures);
+    while !keep.is_lost() {
+        clock.pass(ttl / 120);
+    }
+    assert!(clock.boottime() < expires, "told before it expired");
+    assert!(clock.boottime() > expires - ttl / 2, "no surrender while there is time");
     assert_eq!(keep.status().lost, Some(LostReason::RanOut));
     bed.fs.disarm();
     let renewals = keep.status().renewals;
-    std::thread::sleep(Duration::from_millis(600));
+    clock.pass(ttl);
+    std::thread::sleep(Duration::from_millis(300));
     assert_eq!(keep.status().renewals, renewals, "K2: never renewed again");
     drop(keep.stop());
 }
 
-/// B22: no gap between stored heartbeats comes near the ttl while every sync takes 200 ms.
+/// B22: no gap between stored heartbeats comes near the ttl while every sync takes a good part of it.
 #[test]
 fn b22_slow_syncs_do_not_stretch_the_gap_between_heartbeats() {
-    let bed = Bed::new();
+    let bed = Bed::small();
     let table = bed.store.targets();
-    let lease = table.claim(&group(&[1]), &Claim::by("a").unwrap().ttl(ttl(1.5))).unwrap();
+    let lease = table.claim(&group(&[1]), &Claim::by("a").unwrap().ttl(ttl(4.5))).unwrap();
     bed.fs.on_call(|call, _| {
         if call == Call::SyncFile {
-            std::thread::sleep(Duration::from_millis(200));
+            std::thread::sleep(Duration::from_millis(600));
         }
     });
     let keep = KeepAlive::start(lease, KeepAliveOptions::default()).unwrap();
     let began = Instant::now();
     let mut last = None;
     let mut longest: f64 = 0.0;
-    while began.elapsed() < Duration::from_secs(8) {
+    // What a machine does to this thread it does to the other.
+    let (mut looked, mut stall) = (Instant::now(), Duration::ZERO);
+    while began.elapsed() < Duration::from_secs(8) || keep.status().renewals < 4 {
+        stall = stall.max(looked.elapsed());
+        looked = Instant::now();
+        assert_eq!(keep.status().lost, None);
         let listing = bed.other().targets().list(None).unwrap();
         let updated = listing.leases[0].state.record().unwrap().holder.updated.seconds();
         longest = longest.max(updated - last.unwrap_or(updated));
@@ -81,20 +98,20 @@ fn b22_slow_syncs_do_not_stretch_the_gap_between_heartbeats() {
         std::thread::sleep(Duration::from_millis(20));
     }
     let status = keep.status();
-    assert!(status.lost.is_none() && status.renewals >= 8, "{status:?}");
-    assert!(longest < 1.5 * 0.6, "{longest} s between stored heartbeats; {status:?}");
+    let most = 4.5 * 0.6 + stall.as_secs_f64();
+    assert!(longest < most, "{longest} s between stored heartbeats, of {most} s; {status:?}");
     keep.stop().release().unwrap();
 }
 
 #[test]
 fn a_lease_that_was_taken_away_is_lost_at_the_next_renewal() {
-    let bed = Bed::new();
+    let bed = Bed::small();
     let table = bed.store.targets();
-    let lease = table.claim(&group(&[1]), &Claim::by("a").unwrap().ttl(ttl(1.0))).unwrap();
+    let lease = table.claim(&group(&[1]), &Claim::by("a").unwrap().ttl(ttl(5.0))).unwrap();
     let token = lease.token().clone();
     let keep = KeepAlive::start(lease, KeepAliveOptions::default()).unwrap();
     table.force_release(&group(&[1]), &token, "operator").unwrap();
-    assert!(keep.wait_lost(Duration::from_secs(10)));
+    assert!(keep.wait_lost(Duration::from_mins(1)));
     assert!(matches!(keep.status().lost, Some(LostReason::Gone(_))), "{:?}", keep.status());
     assert!(keep.stop().release().is_err());
 }
@@ -131,13 +148,11 @@ fn a_renewal_that_does_not_return_does_not_hide_the_loss() {
     let hang = std::sync::Mutex::new(hang);
     bed.fs.on_call(move |call, _| {
         if call == Call::SyncFile {
-            let _ = hang.lock().unwrap().recv_timeout(Duration::from_secs(20));
+            let _ = hang.lock().unwrap().recv_timeout(Duration::from_mins(10));
         }
     });
     let keep = KeepAlive::start(lease, KeepAliveOptions::default()).unwrap();
-    let began = Instant::now();
-    assert!(keep.wait_lost(Duration::from_secs(10)));
-    assert!(began.elapsed() < Duration::from_millis(1500), "{:?}", began.elapsed());
+    assert!(keep.wait_lost(Duration::from_mins(1)), "told before the renewal returns");
     drop(release);
     drop(keep.stop());
 }

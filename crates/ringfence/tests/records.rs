@@ -45,7 +45,7 @@ fn b38_a_record_of_another_host_is_judged_by_the_stores_clock_too() {
     };
     world.host = std::sync::Arc::new(elsewhere);
     let theirs = Store::open_in(&world, &bed.path).unwrap().targets();
-    let _held = theirs.claim(&group(&[1]), &Claim::by("a").unwrap().ttl(ttl(20.0))).unwrap();
+    let _held = theirs.claim(&group(&[1]), &Claim::by("a").unwrap().ttl(ttl(600.0))).unwrap();
 
     /// Wall half an hour ahead of the disk's own.
     #[derive(Debug)]
@@ -130,7 +130,7 @@ fn damage_that_comes_up_during_a_wait_ends_it() {
     let waiter = std::thread::spawn({
         let table = bed.other().targets();
         move || {
-            let claim = Claim::by("b").unwrap().wait(Duration::from_secs(60));
+            let claim = Claim::by("b").unwrap().wait(Duration::from_hours(1));
             table.claim(&group(&[1]), &claim)
         }
     });
@@ -139,7 +139,7 @@ fn damage_that_comes_up_during_a_wait_ends_it() {
     std::fs::write(path, "").unwrap();
     let got = waiter.join().unwrap();
     assert!(matches!(got, Err(ClaimError::Refused(ref r)) if r.damaged.len() == 1), "{got:?}");
-    assert!(began.elapsed() < Duration::from_secs(20));
+    assert!(began.elapsed() < Duration::from_mins(1));
 }
 
 #[test]
@@ -152,9 +152,9 @@ fn waiting_for_a_damaged_record_is_refused_at_once() {
         bed.path.join(format!("{}/{id}.json", id.shard(ringfence::ShardCount::new(8).unwrap())));
     std::fs::write(path, "").unwrap();
     let began = Instant::now();
-    let got = table.claim(&group(&[1]), &Claim::by("b").unwrap().wait(Duration::from_secs(30)));
+    let got = table.claim(&group(&[1]), &Claim::by("b").unwrap().wait(Duration::from_hours(1)));
     assert!(matches!(got, Err(ClaimError::Refused(ref r)) if r.damaged.len() == 1), "{got:?}");
-    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(began.elapsed() < Duration::from_mins(1));
 }
 
 /// B44: only an audited force-release clears a damaged record, and only by its digest.

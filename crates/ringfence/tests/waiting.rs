@@ -3,24 +3,35 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ringfence::{Claim, ClaimError};
-use ringfence_env::Clock as _;
 use ringfence_env::fault::{Call, Effect, When};
+use ringfence_env::{Clock as _, SystemClock};
 
 use crate::support::{Bed, FakeClock, group, ttl};
 
 /// B5 and B10: one deadline for the whole group, and a time-out is never a grant.
 #[test]
 fn b5_b10_waiting_for_64_held_targets_ends_at_one_deadline_with_a_refusal() {
-    let bed = Bed::new();
+    for clock in [None, Some(FakeClock::new())] {
+        one_deadline(clock.as_ref());
+    }
+}
+
+/// By the clock of the host, or by one on which nothing but waiting takes time.
+fn one_deadline(fake: Option<&FakeClock>) {
+    let bed = fake.map_or_else(Bed::new, Bed::with_clock);
     let members: Vec<u64> = (1..=64).collect();
     let table = bed.store.targets();
     let _held = table.claim(&group(&members), &Claim::by("a").unwrap()).unwrap();
     let wait = Duration::from_millis(700);
-    let began = Instant::now();
-    let got = bed.other().targets().claim(&group(&members), &Claim::by("b").unwrap().wait(wait));
-    let took = began.elapsed();
+    let now = || fake.map_or_else(|| SystemClock.monotonic(), FakeClock::monotonic);
+    let (began, claim) = (now(), Claim::by("b").unwrap().wait(wait));
+    let waiter = if fake.is_some() { bed.store.clone() } else { bed.other() };
+    let got = waiter.targets().claim(&group(&members), &claim);
+    let took = now() - began;
     assert!(matches!(got, Err(ClaimError::Refused(_))), "{got:?}");
-    assert!(took >= wait && took < wait + Duration::from_millis(1500), "{took:?}");
+    // Of a busy host's clock only that it was not once for each of them.
+    let most = if fake.is_some() { wait + Duration::from_millis(10) } else { wait * 32 };
+    assert!(took >= wait && took < most, "{took:?}");
     assert!(matches!(table.list(None).unwrap().leases.len(), 64));
 }
 
@@ -62,7 +73,7 @@ fn a_waiter_gets_the_group_soon_after_it_is_released() {
     let waiter = std::thread::spawn({
         let table = bed.other().targets();
         move || {
-            let claim = Claim::by("b").unwrap().wait(Duration::from_secs(20));
+            let claim = Claim::by("b").unwrap().wait(Duration::from_hours(1));
             (table.claim(&group(&[2, 3]), &claim).unwrap(), Instant::now())
         }
     });
@@ -70,7 +81,7 @@ fn a_waiter_gets_the_group_soon_after_it_is_released() {
     held.release().unwrap();
     let released = Instant::now();
     let (lease, got) = waiter.join().unwrap();
-    assert!(got.saturating_duration_since(released) < Duration::from_secs(5));
+    assert!(got.saturating_duration_since(released) < Duration::from_mins(1));
     lease.release().unwrap();
 }
 
@@ -83,7 +94,7 @@ fn a_cancelled_wait_ends_soon_and_holds_nothing() {
     let waiter = std::thread::spawn({
         let (table, flag) = (bed.other().targets(), flag.clone());
         move || {
-            let wait = Duration::from_secs(60);
+            let wait = Duration::from_hours(1);
             table.claim(&group(&[1, 2]), &Claim::by("b").unwrap().wait(wait).cancelled_by(flag))
         }
     });
@@ -92,20 +103,21 @@ fn a_cancelled_wait_ends_soon_and_holds_nothing() {
     flag.store(true, Ordering::Relaxed);
     let got = waiter.join().unwrap();
     assert!(matches!(got, Err(ClaimError::Cancelled)), "{got:?}");
-    assert!(cancelled.elapsed() < Duration::from_secs(2));
+    assert!(cancelled.elapsed() < Duration::from_mins(1));
     assert_eq!(table.list(None).unwrap().leases.len(), 1);
 }
 
 #[test]
 fn the_refusal_at_the_end_of_a_wait_names_who_is_in_the_way_then() {
-    let bed = Bed::new();
+    // In memory: the first one must be gone before the wait is over.
+    let bed = Bed::small();
     let table = bed.store.targets();
     let first = table.claim(&group(&[1]), &Claim::by("first").unwrap()).unwrap();
     let _second = table.claim(&group(&[2]), &Claim::by("second").unwrap()).unwrap();
     let waiter = std::thread::spawn({
         let table = bed.other().targets();
         move || {
-            let claim = Claim::by("me").unwrap().wait(Duration::from_millis(1200));
+            let claim = Claim::by("me").unwrap().wait(Duration::from_secs(4));
             table.claim(&group(&[1, 2]), &claim)
         }
     });
@@ -124,7 +136,7 @@ fn b4_two_waiters_with_opposite_orders_both_make_progress() {
     let run = |owner: &'static str, members: [u64; 2]| {
         let table = bed.other().targets();
         std::thread::spawn(move || {
-            let claim = Claim::by(owner).unwrap().wait(Duration::from_secs(30));
+            let claim = Claim::by(owner).unwrap().wait(Duration::from_mins(10));
             for _ in 0..60 {
                 table.claim(&group(&members), &claim).unwrap().release().unwrap();
             }
@@ -140,19 +152,18 @@ fn b4_two_waiters_with_opposite_orders_both_make_progress() {
 /// B24, the part below any language binding: one thread waits, another renews, a third counts.
 #[test]
 fn b24_a_blocked_claim_holds_up_neither_heartbeats_nor_other_threads_of_its_process() {
-    let bed = Bed::new();
+    let bed = Bed::small();
     let table = bed.store.targets();
-    let mut held = table.claim(&group(&[1]), &Claim::by("a").unwrap().ttl(ttl(1.0))).unwrap();
+    let mut held = table.claim(&group(&[1]), &Claim::by("a").unwrap().ttl(ttl(3.0))).unwrap();
     let waiter = std::thread::spawn({
         let table = table.clone();
         move || {
-            let wait = Duration::from_secs(2);
+            let wait = Duration::from_secs(4);
             table.claim(&group(&[1, 2]), &Claim::by("b").unwrap().wait(wait)).is_err()
         }
     });
-    let began = Instant::now();
     let mut beats = 0;
-    while began.elapsed() < Duration::from_millis(1900) {
+    while !waiter.is_finished() {
         held.heartbeat().unwrap();
         beats += 1;
         std::thread::sleep(Duration::from_millis(20));

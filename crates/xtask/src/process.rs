@@ -435,7 +435,7 @@ mod tests {
     #[test]
     fn a_child_is_heard_limited_and_leaves_nothing_behind() {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
-        let long = Duration::from_secs(30);
+        let long = Duration::from_mins(5);
 
         let said = shell("echo out; echo err >&2; exit 3", long);
         assert_eq!(said.output, "out\nerr\n");
@@ -445,12 +445,16 @@ mod tests {
         let silent = shell("exec >/dev/null 2>&1; sleep 0.2; exec cat", long);
         assert!(silent.exited_well(), "no standard input: {}", silent.verdict());
 
-        let hung = shell("echo before; sleep 600 & sleep 600", Duration::from_millis(200));
+        let hung = shell("echo before; sleep 600 & sleep 600", Duration::from_secs(2));
         assert_eq!(hung.output, "before\n");
         assert!(!hung.exited_well() && hung.verdict().contains("limit"), "{}", hung.verdict());
         assert_eq!(descendants(), []);
 
-        let careless = shell("(setsid sleep 600 &) ; (setsid sleep 600 &) ; exit 0", long);
+        // Each is what it is called before the shell ends.
+        let careless = "for _ in 1 2; do\n\
+                            setsid sleep 600 & until grep -qx sleep /proc/$!/comm; do :; done\n\
+                        done";
+        let careless = shell(careless, long);
         assert!(!careless.exited_well());
         assert_eq!(careless.verdict().matches("sleep").count(), 2, "{}", careless.verdict());
         assert_eq!(descendants(), []);

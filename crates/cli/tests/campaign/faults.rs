@@ -1,5 +1,7 @@
 //! Coordinators that die, stop and come back; a supervisor that is killed.
 
+use serde_json::Value;
+
 use crate::stopping::stop_between_steps;
 use crate::support::{Campaign, LONG, await_end, fake, pause, signal};
 
@@ -77,17 +79,31 @@ fn whoever_takes_over_from_a_killed_coordinator_holds_the_group_alone_under_a_hi
 fn on_files_a_killed_coordinators_job_is_taken_over_and_its_targets_are_free_after_the_ttl() {
     let mut campaign = Campaign::new();
     let worker = campaign.marked(fake("--branches 64 --query-ms 250"));
-    let flags = "--engine files --coordinators 2 --ttl 5s --hold 1:decide:1h --quiet";
+    let flags = "--engine files --coordinators 2 --ttl 5s --quiet";
     campaign.start(&format!("{LONG} {flags}"), &worker);
     let pid = campaign.coordinator(1);
-    let staged = campaign.await_event(1, "staged", |_| true);
-    let work = staged["work"].as_str().unwrap();
-    let dead = campaign.token_of(work).unwrap();
+    // What it has solved would be solved again: it is killed before.
+    let solved = |work: &Value| {
+        let events = campaign.events(1);
+        events.iter().any(|e| e["event"] == "solved" && e["work"] == *work)
+    };
+    let (work, dead) = loop {
+        let in_hand = |event: &Value| {
+            let token = campaign.token_of(event["work"].as_str().unwrap());
+            token.filter(|_| !solved(&event["work"]))
+        };
+        let granted = campaign.await_event(1, "granted", |event| in_hand(event).is_some());
+        stop_between_steps(pid, &campaign.dir());
+        if let Some(token) = in_hand(&granted) {
+            break (granted["work"].as_str().unwrap().to_owned(), token);
+        }
+        signal(pid, "CONT");
+    };
     signal(pid, "KILL");
     let held = campaign.targets_under(&dead);
     assert!(!held.is_empty(), "the dead one's lease stands until its ttl");
 
-    campaign.await_superseded(2, work);
+    campaign.await_superseded(2, &work);
     assert_eq!(campaign.targets_under(&dead), [0; 0], "free after the ttl");
     let report = campaign.stop();
     assert_eq!(report["ended"][0]["how"], "signal: 9 (SIGKILL)", "{report:#}");

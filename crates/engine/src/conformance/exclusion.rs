@@ -112,7 +112,7 @@ pub(super) fn decide_never_sees_half_a_transition<T: Testbed>(bed: &T) {
 }
 
 pub(super) fn patience_is_kept_and_not_outlived<T: Testbed>(bed: &T) {
-    for (patience, slack) in [(Duration::ZERO, 3000), (Duration::from_millis(400), 3000)] {
+    for patience in [Duration::ZERO, Duration::from_millis(400)] {
         let stopped = Stopped::incrementing(bed, &[1, 2]);
         let engine = bed.engine();
         let before = counts(&engine, [2, 3]);
@@ -124,7 +124,8 @@ pub(super) fn patience_is_kept_and_not_outlived<T: Testbed>(bed: &T) {
         let early = told.recv_timeout(patience / 2);
         let impatient = matches!(early, Ok(Err(Failure::Busy { .. }))) && !patience.is_zero();
         assert!(!impatient, "busy long before the patience is over: {early:?}");
-        let answer = early.or_else(|_| told.recv_timeout(Duration::from_millis(slack) + patience));
+        // Long before what it waits for goes on by itself, and long after any patience.
+        let answer = early.or_else(|_| told.recv_timeout(Duration::from_secs(10)));
         let answer = answer.expect("an answer soon after the patience is over");
         if let Err(Failure::Busy { waited, .. }) = &answer {
             assert!(early_enough(*waited, patience), "gave up after {waited:?} of {patience:?}");
@@ -145,22 +146,24 @@ fn early_enough(waited: Duration, patience: Duration) -> bool {
 }
 
 pub(super) fn patience_is_for_all_keys_together<T: Testbed>(bed: &T) {
-    // Each of two keys is given up only after more than half of the patience: an engine that is
-    // patient with one key at a time answers in 3.5 s, one that is patient with all in 2.
+    // One key after the other is given up after more than half of the patience: an engine that is
+    // patient with one key at a time waits for the last of them, one that is patient with all is over
+    // it before the second is given up.
     let patience = Duration::from_secs(2);
-    let in_order: Vec<u64> = group([1, 2]).targets().map(ringfence_model::Target::get).collect();
-    let first = Stopped::incrementing(bed, &in_order[..1]);
-    let second = Stopped::incrementing(bed, &in_order[1..]);
+    let in_order: Vec<u64> = group(1..=5).targets().map(ringfence_model::Target::get).collect();
+    let stopped = in_order.iter().map(|number| Stopped::incrementing(bed, &[*number]));
+    let stopped: Vec<Stopped> = stopped.collect();
     let engine = bed.engine();
     let (tell, told) = std::sync::mpsc::channel();
     thread::spawn(move || {
-        let _ = tell.send(add_one(&engine, &[1, 2], patience));
+        let _ = tell.send(add_one(&engine, &[1, 2, 3, 4, 5], patience));
     });
-    pass(Duration::from_millis(1500));
-    let _ = first.finish();
-    let answer = told.recv_timeout(Duration::from_millis(1600));
+    let mut answer = None;
+    for key in stopped {
+        answer = answer.or_else(|| told.recv_timeout(Duration::from_millis(1500)).ok());
+        let _ = key.finish();
+    }
     let answer = answer.expect("an answer when the patience for all keys is over");
-    let _ = second.finish();
     assert!(matches!(answer, Ok(Outcome::Done(_)) | Err(Failure::Busy { .. })), "{answer:?}");
 }
 

@@ -23,7 +23,7 @@ use crate::traits::{Engine, Request};
 pub(super) type Handle = Arc<dyn Engine>;
 
 /// Longer than anything here waits, shorter than the limit of a check.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The moment that is this many seconds into the story of a check.
 #[expect(clippy::unnecessary_wraps, reason = "engines are asked with or without a moment")]

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ringfence_engine::{Done, Engine, Failure, Request};
 use ringfence_env::fault::FaultFs;
-use ringfence_env::{Fs as _, LockMode, RealFs, World};
+use ringfence_env::{Clock, Fs as _, LockMode, RealFs, SystemClock, World};
 use ringfence_files::batch::Barriers;
 use ringfence_files::{FilesEngine, InitOptions, Tuning};
 use ringfence_model::rules::{self, ClaimRefused, ClaimRequest, ForceRefused, Lost};
@@ -19,7 +19,30 @@ use ringfence_model::{
 use tempfile::TempDir;
 
 pub(crate) const SERIAL: Tuning = Tuning { sync_width: 1, barriers: Barriers::Batched };
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+/// Nobody is in the way for longer, on the slowest machine.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
+
+/// A clock on which waiting takes no time and nothing else takes any: how long was waited is exact.
+#[derive(Debug, Default)]
+pub(crate) struct OnlyWaits(Mutex<Duration>);
+
+impl Clock for OnlyWaits {
+    fn wall(&self) -> Duration {
+        SystemClock.wall()
+    }
+
+    fn boottime(&self) -> Duration {
+        SystemClock.boottime()
+    }
+
+    fn monotonic(&self) -> Duration {
+        *self.0.lock().unwrap()
+    }
+
+    fn sleep(&self, duration: Duration) {
+        *self.0.lock().unwrap() += duration;
+    }
+}
 
 /// A directory in memory where there is one: thousands of transactions are tried.
 pub(crate) fn scratch() -> TempDir {
@@ -81,6 +104,13 @@ impl Table {
         FilesEngine::init(&world, &root, options).unwrap();
         let engine = FilesEngine::open(&world, &root, tuning).unwrap();
         Self { dir, fs, world, engine }
+    }
+
+    /// Another handle, by a clock on which only waiting takes time.
+    pub(crate) fn by_waits(&self) -> (FilesEngine, Arc<OnlyWaits>) {
+        let clock = Arc::new(OnlyWaits::default());
+        let world = self.world.clone().with_clock(Arc::clone(&clock) as Arc<dyn Clock>);
+        (FilesEngine::open(&world, self.root(), SERIAL).unwrap(), clock)
     }
 
     pub(crate) fn root(&self) -> &Path {
@@ -258,7 +288,7 @@ pub(crate) fn assert_no_lock_is_held(root: &Path) {
         if path.extension().is_some_and(|extension| extension == "lock") && path.is_file() {
             let fd = RealFs.open_lock(&path, false, 0).unwrap();
             // Another test's forked child may have a closed descriptor open for a moment.
-            let taken = (0..400).any(|_| {
+            let taken = (0..10_000).any(|_| {
                 let taken = fd.try_lock(LockMode::Exclusive).unwrap();
                 if !taken {
                     std::thread::sleep(Duration::from_millis(5));
