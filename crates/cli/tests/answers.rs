@@ -356,7 +356,7 @@ fn refusals(produced: &mut Produced) {
     produced.ran("any/no-table", &missing);
     let token = table.claim("5", "me", &[]);
     let mut waiting =
-        table.command("claim", &["--targets", "5", "--owner", "you", "--wait", "1h", "--json"]);
+        table.command("claim", &["--targets", "5", "--owner", "you", "--wait", "2m", "--json"]);
     let mut child = spawn(&mut waiting);
     told(&mut child);
     signal(&child, "INT");

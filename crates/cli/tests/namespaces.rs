@@ -77,7 +77,7 @@ fn b40_a_live_holder_in_another_namespace_is_never_robbed_and_a_dead_one_is_pass
 
         held.now();
         let last = holder(table);
-        let ran = Ran::of(&mut in_namespace("two", claim, table, &["10m"]));
+        let ran = Ran::of(&mut in_namespace("two", claim, table, &["2m"]));
         assert_eq!(ran.code, 0, "{kind}: {ran:?}");
         let granted = ran.json();
         assert!(granted["fence"].as_u64() > last["fence"].as_u64(), "{granted}");
@@ -100,7 +100,7 @@ fn b39_a_pid_that_was_given_to_another_process_neither_keeps_a_lease_nor_frees_o
         kill -0 $pid\n\
         code=0; \"$1\" claim \"$2\" --targets 2 --owner early --json || code=$?\n\
         [ $code = 75 ]; kill -0 $pid\n\
-        \"$1\" claim \"$2\" --targets 2 --owner late --wait 10m -q\n\
+        \"$1\" claim \"$2\" --targets 2 --owner late --wait 2m -q\n\
         kill -0 $pid";
     // Where the end of a process can be proven, it is: of that other tests tell.
     let kinds = ["group", "record"].map(|d| format!("--engine files --durability {d}"));

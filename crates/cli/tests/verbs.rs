@@ -109,7 +109,7 @@ fn a_damaged_record_is_held_named_and_removed_only_by_its_digest() {
     let table = Table::files();
     table.claim("7", "me", &[]);
     damage(&table, 7);
-    let refused = table.run("claim", &["--targets", "7,8", "--owner", "you", "--wait", "1h"]);
+    let refused = table.run("claim", &["--targets", "7,8", "--owner", "you", "--wait", "2m"]);
     assert_eq!(refused.code, 65, "{refused:?}");
     assert!(refused.took.as_secs() < 60, "waiting does not help: {refused:?}");
     let path = table.record(7).display().to_string();

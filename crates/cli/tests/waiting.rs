@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::support::{KernelLock, Ran, Table, first, signal, spawn, told};
 
-/// The end of a wait that had an hour to go is prompt by then, on the slowest machine.
+/// The end of a wait that had two minutes to go is prompt by then, on the slowest machine.
 const SOON: Duration = Duration::from_mins(1);
 
 /// cases B5: a wait that is applied to each member.
@@ -45,7 +45,7 @@ fn who_is_waited_for_is_told_within_a_second_and_not_to_the_quiet() {
     for table in Table::both() {
         table.claim("1,2", "协调器", &["--worker", "7"]);
         let wait = |time| ["--targets", "2,3", "--owner", "you", "--wait", time];
-        let mut child = spawn(&mut table.command("claim", &wait("1h")));
+        let mut child = spawn(&mut table.command("claim", &wait("2m")));
         let line = told(&mut child);
         assert_eq!(line, "ringfence: waiting for 1 of 2 targets\n");
         signal(&child, "INT");
@@ -61,7 +61,7 @@ fn who_is_waited_for_is_told_within_a_second_and_not_to_the_quiet() {
 fn a_wait_ends_with_the_grant_once_the_group_is_free() {
     for table in Table::both() {
         let token = table.claim("1,2", "me", &[]);
-        let args = ["--targets", "2,3", "--owner", "you", "--wait", "1h", "--json"];
+        let args = ["--targets", "2,3", "--owner", "you", "--wait", "2m", "--json"];
         let mut child = spawn(&mut table.command("claim", &args));
         told(&mut child);
         assert_eq!(table.run("release", &["--targets", "1,2", "--token", &token]).code, 0);
@@ -91,7 +91,7 @@ fn the_end_of_a_wait_names_the_present_holder() {
 }
 
 fn waiter(table: &Table) -> Child {
-    let args = ["--targets", "2,1,3", "--owner", "you", "--wait", "1h", "--json"];
+    let args = ["--targets", "2,1,3", "--owner", "you", "--wait", "2m", "--json"];
     let mut child = spawn(&mut table.command("claim", &args));
     told(&mut child);
     child

@@ -130,7 +130,7 @@ fn damage_that_comes_up_during_a_wait_ends_it() {
     let waiter = std::thread::spawn({
         let table = bed.other().targets();
         move || {
-            let claim = Claim::by("b").unwrap().wait(Duration::from_hours(1));
+            let claim = Claim::by("b").unwrap().wait(Duration::from_mins(2));
             table.claim(&group(&[1]), &claim)
         }
     });
@@ -152,7 +152,7 @@ fn waiting_for_a_damaged_record_is_refused_at_once() {
         bed.path.join(format!("{}/{id}.json", id.shard(ringfence::ShardCount::new(8).unwrap())));
     std::fs::write(path, "").unwrap();
     let began = Instant::now();
-    let got = table.claim(&group(&[1]), &Claim::by("b").unwrap().wait(Duration::from_hours(1)));
+    let got = table.claim(&group(&[1]), &Claim::by("b").unwrap().wait(Duration::from_mins(2)));
     assert!(matches!(got, Err(ClaimError::Refused(ref r)) if r.damaged.len() == 1), "{got:?}");
     assert!(began.elapsed() < Duration::from_mins(1));
 }

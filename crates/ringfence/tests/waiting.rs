@@ -73,7 +73,7 @@ fn a_waiter_gets_the_group_soon_after_it_is_released() {
     let waiter = std::thread::spawn({
         let table = bed.other().targets();
         move || {
-            let claim = Claim::by("b").unwrap().wait(Duration::from_hours(1));
+            let claim = Claim::by("b").unwrap().wait(Duration::from_mins(2));
             (table.claim(&group(&[2, 3]), &claim).unwrap(), Instant::now())
         }
     });
@@ -94,7 +94,7 @@ fn a_cancelled_wait_ends_soon_and_holds_nothing() {
     let waiter = std::thread::spawn({
         let (table, flag) = (bed.other().targets(), flag.clone());
         move || {
-            let wait = Duration::from_hours(1);
+            let wait = Duration::from_mins(2);
             table.claim(&group(&[1, 2]), &Claim::by("b").unwrap().wait(wait).cancelled_by(flag))
         }
     });

@@ -41,7 +41,7 @@ fn b60_when_the_store_fails_the_command_is_dead_before_the_next_holders_starts()
     log.wait(1, &mut child);
     let started = bed.path("other-started");
     let stamp = format!("date +%s.%N > {}", started.display());
-    let mut other = bed.command("run", &["-t", "2,3", "-o", "b", "--wait", "10m"]);
+    let mut other = bed.command("run", &["-t", "2,3", "-o", "b", "--wait", "2m"]);
     let mut other = spawn(other.args(["--", "sh", "-c", &stamp]));
     let waits = told(&mut other);
     assert!(waits.contains("waiting for"), "{waits}");

@@ -55,7 +55,7 @@ fn b58_a_signal_ends_the_wait_at_once_and_leaves_nothing() {
     let before = bed.records();
     let mark = bed.path("started");
     for (name, number) in ALL {
-        let mut child = spawn(&mut bed.run(&["--wait", "1h"], &["touch", mark.to_str().unwrap()]));
+        let mut child = spawn(&mut bed.run(&["--wait", "2m"], &["touch", mark.to_str().unwrap()]));
         bed.until_waited_for();
         if number == 1 {
             let told = told(&mut child);
