@@ -138,13 +138,13 @@ impl Bed {
 }
 
 const COUNTER: &str = "\
-import os, signal, sys
+import os, signal, sys, time
 log = open(sys.argv[1], 'a', buffering=1)
 names = ['HUP', 'INT', 'QUIT', 'TERM', 'USR1', 'USR2']
 numbers = {getattr(signal, 'SIG' + name) for name in names}
 signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
 log.write('ready\\n')
-ends = False
+ends, late = False, time.time() + 300
 while True:
     info = signal.sigtimedwait(numbers, 0.3 if ends else 0.02)
     if info is not None:
@@ -152,7 +152,7 @@ while True:
     elif ends:
         sys.exit(7)
     else:
-        ends = os.path.exists(sys.argv[1] + '.end')
+        ends = os.path.exists(sys.argv[1] + '.end') or time.time() > late
 ";
 
 /// What children wrote, line by line.
@@ -204,7 +204,7 @@ fn late(began: Instant) -> Option<String> {
 }
 
 /// Kills a child, and gives what it said to people.
-fn last_words(child: &mut Child) -> String {
+pub(crate) fn last_words(child: &mut Child) -> String {
     let _ = child.kill();
     let Some(mut stderr) = child.stderr.take() else { return String::new() };
     // Whatever it started may hold the pipe open.

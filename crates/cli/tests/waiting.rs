@@ -101,7 +101,8 @@ fn waiter(table: &Table) -> Child {
 #[test]
 fn b58_a_signal_ends_a_wait_promptly_and_leaves_nothing() {
     for table in Table::both() {
-        table.claim("1", "me", &[]);
+        // Longer than anybody waits here.
+        table.claim("1", "me", &["--ttl", "1h"]);
         let before = table.contents();
         for (name, number) in [("INT", 2), ("TERM", 15), ("HUP", 1)] {
             let child = waiter(&table);

@@ -1,6 +1,6 @@
 //! Signals that processes send.
 
-use super::{Bed, Log, PATIENCE, now, spawn, until_done};
+use super::{Bed, Log, PATIENCE, last_words, now, spawn, until_done};
 use crate::support::{Ran, signal, sleep, told};
 use std::os::unix::process::CommandExt as _;
 use std::time::Duration;
@@ -51,7 +51,9 @@ fn signals_sent_one_after_another_are_each_passed_on_once() {
 #[test]
 fn b58_a_signal_ends_the_wait_at_once_and_leaves_nothing() {
     let bed = Bed::new();
-    assert_eq!(bed.contend(), 0);
+    // Longer than anybody waits here.
+    let held = ["--targets", "2,3", "--owner", "b", "--ttl", "1h"];
+    assert_eq!(Ran::of(&mut bed.command("claim", &held)).code, 0);
     let before = bed.records();
     let mark = bed.path("started");
     for (name, number) in ALL {
@@ -90,7 +92,8 @@ fn b61_the_lease_is_kept_until_the_command_is_dead_however_long_that_takes() {
     log.wait(2, &mut child);
     let told = now();
     while now() < told + 6.0 {
-        assert_eq!(bed.contend(), 75, "{:?}", log.lines());
+        let code = bed.contend();
+        assert_eq!(code, 75, "{:?}; it said {:?}", log.lines(), last_words(&mut child));
         sleep(Duration::from_millis(200));
     }
     log.end();
