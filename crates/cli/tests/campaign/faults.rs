@@ -1,7 +1,5 @@
 //! Coordinators that die, stop and come back; a supervisor that is killed.
 
-use serde_json::Value;
-
 use crate::stopping::stop_between_steps;
 use crate::support::{Campaign, LONG, await_end, fake, pause, signal};
 
@@ -81,24 +79,7 @@ fn on_files_a_killed_coordinators_job_is_taken_over_and_its_targets_are_free_aft
     let worker = campaign.marked(fake("--branches 64 --query-ms 250"));
     let flags = "--engine files --coordinators 2 --ttl 5s --quiet";
     campaign.start(&format!("{LONG} {flags}"), &worker);
-    let pid = campaign.coordinator(1);
-    // What it has solved would be solved again: it is killed before.
-    let solved = |work: &Value| {
-        let events = campaign.events(1);
-        events.iter().any(|e| e["event"] == "solved" && e["work"] == *work)
-    };
-    let (work, dead) = loop {
-        let in_hand = |event: &Value| {
-            let token = campaign.token_of(event["work"].as_str().unwrap());
-            token.filter(|_| !solved(&event["work"]))
-        };
-        let granted = campaign.await_event(1, "granted", |event| in_hand(event).is_some());
-        stop_between_steps(pid, &campaign.dir());
-        if let Some(token) = in_hand(&granted) {
-            break (granted["work"].as_str().unwrap().to_owned(), token);
-        }
-        signal(pid, "CONT");
-    };
+    let (pid, work, dead) = campaign.stop_in_a_job(1);
     signal(pid, "KILL");
     let held = campaign.targets_under(&dead);
     assert!(!held.is_empty(), "the dead one's lease stands until its ttl");

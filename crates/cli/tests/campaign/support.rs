@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::stopping::stop_between_steps;
+
 /// Nothing that is waited for takes longer, even on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(2);
 
@@ -185,6 +187,26 @@ impl Campaign {
             }
             assert!(began.elapsed() < PATIENCE, "{work} stands: {:#?}", self.events(by));
             pause();
+        }
+    }
+
+    /// Stops a coordinator while it has a job in hand that is not solved, and would be solved again by
+    /// whoever takes over. Gives its process, the work item, and the token of both.
+    pub(crate) fn stop_in_a_job(&self, index: u32) -> (u32, String, String) {
+        let pid = self.coordinator(index);
+        let in_hand = |granted: &Value| {
+            let work = granted["work"].as_str().unwrap();
+            let solved = |event: &Value| event["event"] == "solved" && event["work"] == work;
+            let token = self.token_of(work)?;
+            (!self.events(index).iter().any(solved)).then(|| (pid, work.to_owned(), token))
+        };
+        loop {
+            let granted = self.await_event(index, "granted", |event| in_hand(event).is_some());
+            stop_between_steps(pid, &self.dir());
+            if let Some(found) = in_hand(&granted) {
+                return found;
+            }
+            signal(pid, "CONT");
         }
     }
 
