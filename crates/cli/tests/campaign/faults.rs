@@ -75,7 +75,7 @@ fn whoever_takes_over_from_a_killed_coordinator_holds_the_group_alone_under_a_hi
 /// A record in a file says nothing that another host could rely on: there it is the ttl that counts.
 #[test]
 fn on_files_a_killed_coordinators_job_is_taken_over_and_its_targets_are_free_after_the_ttl() {
-    let mut campaign = Campaign::new();
+    let mut campaign = Campaign::in_memory();
     let worker = campaign.marked(fake("--branches 64 --query-ms 250"));
     let flags = "--engine files --coordinators 2 --ttl 5s --quiet";
     campaign.start(&format!("{LONG} {flags}"), &worker);
@@ -106,7 +106,7 @@ fn on_files_a_late_commit_is_refused_by_the_fence_and_publishes_nothing() {
 }
 
 fn a_late_commit(engine: &str) {
-    let mut campaign = Campaign::new();
+    let mut campaign = Campaign::in_memory();
     // It is stopped in its pause, and taken over while it is.
     let flags = "--coordinators 2 --ttl 3s --hold 1:decide:8s --quiet";
     let flags = format!("{LONG} --engine {engine} {flags}");
@@ -133,7 +133,7 @@ fn a_late_commit(engine: &str) {
 /// most one job is dropped, and the run goes on.
 #[test]
 fn a_coordinator_that_slept_alone_goes_on() {
-    let mut campaign = Campaign::new();
+    let mut campaign = Campaign::in_memory();
     let flags = format!("{LONG} --coordinators 1 --ttl 3s --quiet");
     campaign.start(&flags, &fake("--branches 64 --query-ms 50"));
     let pid = campaign.coordinator(1);
@@ -179,7 +179,7 @@ fn a_committing_item_is_finished_by_a_survivor() {
 /// A commit whose coordinator is only slow: both publish, once.
 #[test]
 fn a_commit_that_a_survivor_finished_is_not_published_again_by_its_own_coordinator() {
-    let mut campaign = Campaign::new();
+    let mut campaign = Campaign::in_memory();
     // It is stopped in its pause, so that it is not done before the other however slow that is.
     let flags = format!("{LONG} --coordinators 2 --ttl 2s --hold 1:publish:8s --quiet");
     campaign.start(&flags, &fake("--branches 64 --query-ms 20"));
