@@ -6,7 +6,7 @@
 //! L3. A glance is a look at the holders alone, which costs a fraction of one at the records. It is enough
 //!     only where the same becomes of all records; for everything else the records are looked at.
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use ringfence_engine::{DecideEach, DecideEachAtAGlance, Failure, Request, StorageError};
 use ringfence_model::record::Holder;
@@ -16,6 +16,7 @@ use crate::codec::renewal::Renewal;
 use crate::commit::{Change, Ticket, exhausted, find_from};
 use crate::engine::JournalEngine;
 use crate::replica::Replica;
+use crate::sync::MutexGuard;
 
 /// The epoch, and the frame that something was looked at after.
 pub(crate) type Seen = (u64, u64);
