@@ -19,9 +19,10 @@ fn nothing_twice(engine: &str) {
 /// Whether there was enough that could have been done twice.
 fn nothing_twice_in(engine: &str, seconds: u32) -> Result<(), TooLittle> {
     let mut campaign = Campaign::new();
-    // What was begun is finished, however long that takes.
-    let flags = "--drain 10m --coordinators 3 --name made-up --quiet";
-    let flags = format!("--engine {engine} --seconds {seconds} {flags}");
+    // On files a claim alone is so many syncs that a slow disk needs longer for it than a short ttl lasts.
+    let ttl = if engine == "files" { "10m" } else { "10s" };
+    let flags = "--coordinators 3 --name made-up --quiet";
+    let flags = format!("--engine {engine} --ttl {ttl} --seconds {seconds} {flags}");
     let report = campaign.run(&flags, &fake("--branches 64 --query-ms 10"));
     assert_eq!(report["engine"], engine);
     let beats = &report["heartbeats"];

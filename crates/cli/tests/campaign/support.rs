@@ -113,9 +113,10 @@ impl Campaign {
         Ended { code: status.code(), signal, stderr }
     }
 
-    /// Starts it and waits for its end, which must be a good one.
+    /// Starts it and waits for its end, which must be a good one: what was begun is finished, however
+    /// long that takes.
     pub(crate) fn run(&mut self, flags: &str, worker: &[String]) -> Value {
-        self.start(flags, worker);
+        self.start(&format!("--drain 10m {flags}"), worker);
         let ended = self.wait();
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
         self.report()
