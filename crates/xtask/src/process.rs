@@ -5,6 +5,7 @@
 //! P2. When a child has ended, everything it started has ended too, or is ended here and reported.
 //! P3. INT, TERM and HUP end every descendant before this process ends.
 
+use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::fmt;
 use std::io::{self, PipeReader, Read};
@@ -349,9 +350,7 @@ impl Heard {
     fn report(&mut self, elapsed: Duration) {
         if elapsed >= self.next_report {
             self.next_report = elapsed + PROGRESS;
-            let tail = self.bytes.len().saturating_sub(8000);
-            let tail = String::from_utf8_lossy(self.bytes.get(tail..).unwrap_or_default());
-            let last = last_for_people(&tail);
+            let last = last_for_people(&self.bytes);
             eprintln!("    .. {} s, {}: {last}", elapsed.as_secs(), self.name);
         }
     }
@@ -365,9 +364,10 @@ fn name_of(command: &Command) -> String {
 }
 
 /// The last line that is not meant for a program.
-fn last_for_people(said: &str) -> &str {
-    let is_for_people = |line: &&str| !line.is_empty() && !line.starts_with('{');
-    said.lines().rev().map(str::trim).find(is_for_people).unwrap_or("")
+fn last_for_people(said: &[u8]) -> Cow<'_, str> {
+    let is_for_people = |line: &&[u8]| !line.is_empty() && !line.starts_with(b"{");
+    let mut lines = said.rsplit(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+    lines.find(is_for_people).map_or(Cow::Borrowed(""), String::from_utf8_lossy)
 }
 
 fn read_in_background(mut reader: PipeReader) -> Receiver<Vec<u8>> {
@@ -508,8 +508,10 @@ mod tests {
         assert_eq!(name_of(&command), "nice exhaustive-1");
         assert_eq!(name_of(&Command::new("/bin/true")), "true");
         let said = "   Compiling model\n{\"reason\":\"compiler-artifact\"}\n\n";
-        assert_eq!(last_for_people(said), "Compiling model");
-        assert_eq!(last_for_people("{}"), "");
+        assert_eq!(last_for_people(said.as_bytes()), "Compiling model");
+        let long = format!("{said}{{{}", "\"fresh\":false,".repeat(2000));
+        assert_eq!(last_for_people(long.as_bytes()), "Compiling model");
+        assert_eq!(last_for_people(b"{}"), "");
     }
 
     fn tempfile_name(what: &str) -> String {
