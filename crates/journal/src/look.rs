@@ -5,6 +5,8 @@
 //!     after that has changed one of the keys.
 //! L3. A glance is a look at the holders alone, which costs a fraction of one at the records. It is enough
 //!     only where the same becomes of all records; for everything else the records are looked at.
+//! L4. A moment is never earlier than what is seen: whoever has read on asks the clocks again. By a record
+//!     that is newer than the moment nobody could tell how long ago it was written.
 
 use std::sync::Arc;
 
@@ -83,6 +85,8 @@ impl<'e> Looking<'e> {
         {
             return Ok(Decided::On(all_alike(alike, glance), seen));
         }
+        // What a glance has just brought up to date is still locked, and of the same moment.
+        let anew = anew && rules.glance.is_none();
         let looked = self.look(unit, anew).map_err(Failure::Untouched)?;
         let Looked { view, seen, pending } = looked;
         Ok(match (rules.decide)(index, view) {
@@ -147,11 +151,14 @@ impl<'e> Looking<'e> {
             self.replica = None;
         }
         let replica = self.replica.get_or_insert_with(|| engine.journal.replica());
+        let mut moved = false;
         if anew && !engine.journal.is_known_to_be_at_the_end(replica) {
+            let before = (replica.epoch(), replica.at.sequence);
             engine.catch_up(replica)?;
+            moved = before != (replica.epoch(), replica.at.sequence);
         }
-        // One moment for all that do not bring their own.
-        if self.asking.as_ref().is_some_and(|asking| asking.given != unit.now) {
+        // L4. One moment for all that do not bring their own, as long as they see the same.
+        if moved || self.asking.as_ref().is_some_and(|asking| asking.given != unit.now) {
             self.asking = None;
         }
         let asking = self.asking.get_or_insert_with(|| {

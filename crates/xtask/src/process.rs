@@ -18,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 /// How often a child is looked at while it is silent.
@@ -215,7 +215,9 @@ fn program_of(command: &Command) -> String {
 pub(crate) fn guard_descendants() -> io::Result<()> {
     // The value does not matter, only that there is one.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    // Also those that a shell ignores for what it runs in the background: what is started here is not to
+    // inherit that.
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT])?;
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         if let Some(signal) = signals.forever().next() {
             let _gate = GATE.lock();
