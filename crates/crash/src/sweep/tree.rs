@@ -142,13 +142,10 @@ impl Lease {
     }
 
     fn new(owner: &str, token: &Token, updated: Timestamp, status: &str) -> Self {
-        // Read back from text like those of a listing: the parser is not exact to the last bit.
-        let text = Value::from(updated.seconds()).to_string();
-        let read: Option<f64> = serde_json::from_str(&text).ok();
         Self {
             owner: owner.to_owned(),
             token: token.as_str().to_owned(),
-            updated: read.unwrap_or_default().to_bits(),
+            updated: updated.seconds().to_bits(),
             status: status.to_owned(),
         }
     }
@@ -197,4 +194,21 @@ pub(crate) fn listed(answer: &Value) -> Result<View, String> {
         }
     }
     Ok(view)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both are as short as can be, and mean the same number.
+    #[test]
+    fn two_texts_of_one_moment_are_one() {
+        let lease = |updated: &str| {
+            let text =
+                format!(r#"{{"owner":"a","token":"1-a","status":"leased","updated":{updated}}}"#);
+            Lease::of(&serde_json::from_str(&text).unwrap()).unwrap()
+        };
+        assert_eq!(lease("1796279597.3320313"), lease("1796279597.3320312"));
+        assert_ne!(lease("1796279597.3320313"), lease("1796279597.3320315"));
+    }
 }
