@@ -51,6 +51,7 @@ pub(crate) struct Looking<'e> {
 struct Asking {
     /// The moment that the caller brought.
     given: Option<Timestamp>,
+    seen: Seen,
     view: View,
     glance: Glance,
     /// A frame that is durable, with its epoch.
@@ -151,14 +152,13 @@ impl<'e> Looking<'e> {
             self.replica = None;
         }
         let replica = self.replica.get_or_insert_with(|| engine.journal.replica());
-        let mut moved = false;
         if anew && !engine.journal.is_known_to_be_at_the_end(replica) {
-            let before = (replica.epoch(), replica.at.sequence);
             engine.catch_up(replica)?;
-            moved = before != (replica.epoch(), replica.at.sequence);
         }
+        let seen = (replica.epoch(), replica.at.sequence);
         // L4. One moment for all that do not bring their own, as long as they see the same.
-        if moved || self.asking.as_ref().is_some_and(|asking| asking.given != unit.now) {
+        let same = |asking: &Asking| (asking.given, asking.seen) == (unit.now, seen);
+        if !self.asking.as_ref().is_some_and(same) {
             self.asking = None;
         }
         let asking = self.asking.get_or_insert_with(|| {
@@ -166,7 +166,7 @@ impl<'e> Looking<'e> {
             let View { moment, writer, default_ttl, .. } = &view;
             let (moment, writer, default_ttl) = (moment.clone(), Arc::clone(writer), *default_ttl);
             let glance = View { moment, writer, default_ttl, entries: Vec::new() };
-            Asking { given: unit.now, view, glance, durable: None }
+            Asking { given: unit.now, seen, view, glance, durable: None }
         });
         Ok((replica, asking))
     }
