@@ -13,11 +13,13 @@ use crate::contender::{Claimed, Session};
 use crate::worker::{Order, Told, Until, ready, tell};
 use crate::{Result, shim};
 
-/// Words beside those of the holders: how many rounds have begun, and when the last claim returned.
+/// Words beside those of the holders: how many rounds have begun and are done, and when the last claim
+/// returned. The second process may be done before the first one has come back from its release.
 const BEGUN: usize = 0;
 const GRANTED: usize = 1;
 const OVER: usize = 2;
-const WORDS: usize = 3;
+const DONE: usize = 3;
+const WORDS: usize = 4;
 /// By then the second process sleeps in its claim.
 const SETTLED: Duration = Duration::from_millis(3);
 /// Nobody waits longer for the other.
@@ -34,8 +36,9 @@ pub(crate) fn run(order: &Order) -> Result<()> {
     let mut session = order.contender.open(&order.place, order.index)?;
     let words = shim::map(&order.meeting, WORDS)?;
     if order.index == 0 {
-        words.store(BEGUN, 0);
-        words.store(OVER, 0);
+        for word in [BEGUN, OVER, DONE] {
+            words.store(word, 0);
+        }
     }
     if !ready()? {
         return Ok(());
@@ -71,7 +74,7 @@ fn release(
         told.nanos.push(granted.saturating_sub(returned));
         told.in_time += 1;
         // Until the other one has released it.
-        wait(words, GRANTED, granted)?;
+        wait(words, DONE, round - 1)?;
     }
     words.store(OVER, 1);
     words.store(BEGUN, u64::MAX);
@@ -91,8 +94,8 @@ fn claim(session: &mut dyn Session, words: &dyn SharedWords) -> Result<()> {
         words.store(GRANTED, granted);
         words.wake(GRANTED, 1);
         session.release(&held)?;
-        words.store(GRANTED, granted + 1);
-        words.wake(GRANTED, 1);
+        words.store(DONE, seen);
+        words.wake(DONE, 1);
     }
 }
 
