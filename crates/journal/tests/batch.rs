@@ -348,3 +348,31 @@ mod common {
         bytes
     }
 }
+
+/// Invariant L4 of looks: the age of a record that is newer than the moment could not be told.
+#[test]
+fn a_unit_that_sees_what_came_during_the_batch_is_decided_at_a_later_moment() {
+    let (_bed, engine) = Bed::new(4 << 20);
+    let held = claim(&engine, 2);
+    let keys: Vec<Vec<Key>> = held.iter().map(|(group, _)| keys(group)).collect();
+    let units: Vec<Request<'_>> = keys.iter().map(|keys| ask(keys)).collect();
+    let mut asked = Vec::new();
+    let report = engine.transact_each(&units, &mut |index, view| {
+        let Entry::Present(record) = &view.entries[0].1 else { panic!("it is held") };
+        assert!(view.moment.wall >= record.holder().updated, "decided before it was written");
+        asked.push(index);
+        if let [_] = asked[..] {
+            // By another thread of the same process, as it were.
+            let other = 1 - index;
+            std::thread::sleep(Duration::from_millis(2));
+            let (group, token) = &held[other];
+            let renewed = engine.clone().transact(&ask(&keys[other]), &mut |view| {
+                rules::heartbeat(view, group, token).ok()
+            });
+            assert!(matches!(renewed, Ok(Outcome::Done(_))), "{renewed:?}");
+        }
+        None
+    });
+    assert!(report.units.iter().all(|unit| matches!(unit, UnitOutcome::Refused)), "{report:?}");
+    assert_eq!(asked.len(), 2);
+}
