@@ -11,13 +11,13 @@ use ringfence_model::json::Object;
 use ringfence_model::record::{Granted, History, Holder};
 use ringfence_model::rules::{self, ClaimRefused, ClaimRequest, Lost, WorkClaim, WorkClaimRefused};
 use ringfence_model::{
-    Edit, Entry, FencingToken, Key, LeaseBody, Owner, Payload, Record, Space, Target, TargetGroup,
-    TargetRecord, Timestamp, Token, Transition, Ttl, View, WorkRecord,
+    Edit, Entry, FencingToken, Glance, Key, LeaseBody, Owner, Payload, Record, Space, Target,
+    TargetGroup, TargetRecord, Timestamp, Token, Transition, Ttl, View, WorkRecord,
 };
 
 use super::Testbed;
 use crate::outcome::{Done, Failure, Outcome};
-use crate::traits::{Engine, Request};
+use crate::traits::{DecideAtAGlance, Engine, Request};
 
 /// A handle on the table under test.
 pub(super) type Handle = Arc<dyn Engine>;
@@ -98,13 +98,9 @@ pub(super) fn heartbeat(
     token: FencingToken,
     now: Option<Timestamp>,
 ) -> Result<Done, Lost> {
-    let token = Token::from(token);
-    let done = engine.decide_at_a_glance(
-        &Request { keys: &keys(group), now, patience: PATIENCE },
-        &mut |glance| rules::renew(glance, group, &token),
-        |view| rules::heartbeat(view, group, &token),
-    );
-    done.expect("a call that does not fail")
+    let token = token.into();
+    let mut glance = |shown: &Glance| rules::renew(shown, group, &token);
+    at_a_glance(engine, group, now, &mut glance, |view| rules::heartbeat(view, group, &token))
 }
 
 pub(super) fn release(
@@ -113,13 +109,21 @@ pub(super) fn release(
     token: FencingToken,
     now: Option<Timestamp>,
 ) -> Result<Done, Lost> {
-    let token = Token::from(token);
-    let done = engine.decide_at_a_glance(
-        &Request { keys: &keys(group), now, patience: PATIENCE },
-        &mut |glance| rules::give_back(glance, group, &token),
-        |view| rules::release(view, group, &token),
-    );
-    done.expect("a call that does not fail")
+    let token = token.into();
+    let mut glance = |shown: &Glance| rules::give_back(shown, group, &token);
+    at_a_glance(engine, group, now, &mut glance, |view| rules::release(view, group, &token))
+}
+
+/// One transaction that must not fail, with a rule that may be asked at a glance.
+fn at_a_glance(
+    engine: &Handle,
+    group: &TargetGroup,
+    now: Option<Timestamp>,
+    glance: &mut DecideAtAGlance<'_>,
+    rule: impl FnMut(&View) -> Result<Transition, Lost>,
+) -> Result<Done, Lost> {
+    let request = Request { keys: &keys(group), now, patience: PATIENCE };
+    engine.decide_at_a_glance(&request, glance, rule).expect("a call that does not fail")
 }
 
 /// A work claim with a ttl of 60 seconds.
