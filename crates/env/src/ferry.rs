@@ -10,6 +10,8 @@ use std::os::fd::AsRawFd as _;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 
+use crate::identity::process_id;
+
 /// As much as a pipe takes at once.
 const LONGEST: usize = 4096;
 
@@ -25,7 +27,7 @@ pub(crate) struct Ferry {
 impl Ferry {
     pub(crate) fn new() -> io::Result<Self> {
         let pipe = Mutex::new(Some(io::pipe()?));
-        Ok(Self { pipe, process: std::process::id() })
+        Ok(Self { pipe, process: process_id() })
     }
 
     /// Puts `values` into the words from `at` on; `false` if memory for them cannot be had. Then those on
@@ -35,7 +37,7 @@ impl Ferry {
     #[expect(unsafe_code, reason = "the kernel is to store to memory that may not be there")]
     pub(crate) fn put(&self, at: &[AtomicU64], values: &[u64]) -> bool {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
-        if bytes.len() > LONGEST || values.len() > at.len() || self.process != std::process::id() {
+        if bytes.len() > LONGEST || values.len() > at.len() || self.process != process_id() {
             return false;
         }
         let mut pipe = self.pipe.lock().unwrap_or_else(PoisonError::into_inner);

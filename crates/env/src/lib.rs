@@ -23,6 +23,7 @@ pub mod entropy;
 pub mod fault;
 mod ferry;
 pub mod fs;
+mod identity;
 pub mod lock;
 pub mod mount;
 pub mod process;
@@ -37,6 +38,7 @@ pub use entropy::{Entropy, SystemEntropy};
 pub use fs::{
     FileKind, Fs, Identity, LockFd, LockMode, Name, OpenWrite, RandomFile, Read, Stat, WriteFile,
 };
+pub use identity::process_id;
 pub use lock::{FileLock, LockError};
 pub use real::RealFs;
 pub use shared::{LocalWords, SharedWords};
