@@ -11,7 +11,7 @@ use ringfence_engine::{
     Decide, DecideAtAGlance, DecideEach, DecideEachAtAGlance, Done, EachReport, Engine, EngineInfo,
     Failure, Outcome, Place, Request, Scan, StorageError, UnitOutcome,
 };
-use ringfence_env::Deadline;
+use ringfence_env::{Deadline, process_id};
 use ringfence_model::{
     BootMoment, Entry, FencingToken, Key, Moment, Space, Timestamp, Ttl, View, Writer, WriterBoot,
 };
@@ -87,7 +87,7 @@ impl Engine for JournalEngine {
     fn view(&self, keys: &[Key], now: Option<Timestamp>) -> Result<View, StorageError> {
         let mut replica = self.journal.replica();
         self.catch_up(&mut replica)?;
-        let mut view = self.empty_view(now, std::process::id());
+        let mut view = self.empty_view(now, process_id());
         self.show(&replica, keys, &mut view)?;
         Ok(view)
     }
@@ -175,7 +175,7 @@ impl JournalEngine {
     }
 
     pub(crate) fn catch_up(&self, replica: &mut Replica) -> Result<(), StorageError> {
-        let tail = self.journal.catch_up(replica);
+        let tail = self.journal.catch_up_to_look(replica);
         tail.map(|_| ()).map_err(|error| self.journal.read_error(error))
     }
 

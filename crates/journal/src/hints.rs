@@ -197,12 +197,18 @@ impl Hints {
     }
 
     fn number(&self, index: usize, epoch: u64) -> Option<u64> {
-        // Between the two stores of another process the pair does not match.
+        // Between the two stores of another process the pair does not match. Mostly it does not because
+        // nothing was told, and then it stays as it is.
+        let mut seen = (0, 0);
         for _ in 0..8 {
             let (number, check) = (self.words.load(index), self.words.load(index + 1));
             if check == self.check(index, epoch, number) {
                 return Some(number);
             }
+            if seen == (number, check) {
+                return None;
+            }
+            seen = (number, check);
             std::hint::spin_loop();
         }
         None
@@ -474,6 +480,63 @@ mod tests {
         let asked = Request { keys: &keys, now: None, patience: Duration::from_secs(2) };
         let outcome = engine.transact(&asked, &mut |view| rules::claim(view, &request).ok());
         assert!(matches!(outcome, Ok(Outcome::Done(_))), "{outcome:?}");
+    }
+
+    /// Words that nobody stores to, and how often somebody looked.
+    #[derive(Debug)]
+    struct Looked(Arc<AtomicU64>);
+
+    impl SharedWords for Looked {
+        fn load(&self, index: usize) -> u64 {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            if index == FAILED { 7 } else { 0 }
+        }
+
+        fn store(&self, _: usize, _: u64) {}
+
+        fn add(&self, _: usize, _: u64) -> u64 {
+            0
+        }
+
+        fn wait(&self, _: usize, _: u64, _: Duration) {}
+
+        fn wake(&self, _: usize, _: u32) {}
+    }
+
+    #[test]
+    fn a_number_that_stays_unreadable_is_not_looked_at_again_and_again() {
+        let looked = Arc::new(AtomicU64::new(0));
+        let hints = Hints::with(Box::new(Looked(Arc::clone(&looked))), 1, true);
+        for (told, most) in [(DURABLE, 2), (FAILED, 4)] {
+            looked.store(0, Ordering::Relaxed);
+            assert_eq!(hints.number(told, 3), None);
+            assert!(looked.load(Ordering::Relaxed) <= most, "{looked:?} words of {told}");
+        }
+    }
+
+    /// H4. What was read up to the end that was told needs no second look.
+    #[test]
+    fn what_others_appended_is_read_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let (world, root) = (World::system(), dir.path().join("store"));
+        let other = JournalEngine::init(&world, &root, &InitOptions::default()).unwrap();
+        let faults = FaultFs::new(Arc::clone(&world.fs));
+        let reading = JournalEngine::open(&world.with_fs(Arc::new(faults.clone())), &root).unwrap();
+        let looks = |number: u64| {
+            let before = faults.count(Call::Read);
+            let key = Key::target(ringfence_model::Target::new(number).unwrap());
+            let view = reading.view(&[key], None).unwrap();
+            assert!(matches!(view.entries[0].1, ringfence_model::Entry::Present(_)), "{view:?}");
+            faults.count(Call::Read) - before
+        };
+        claim(&other, 1);
+        assert_eq!(looks(1), 1, "the frame");
+        assert_eq!(looks(1), 0, "nothing was appended since");
+        claim(&other, 2);
+        claim(&other, 3);
+        assert_eq!(looks(3), 1, "both frames");
+        assert!(reading.journal.hints.forget_end());
+        assert_eq!(looks(3), 2, "where the end is not known it is looked for");
     }
 
     /// H4. A writer may die at any moment between the two.

@@ -9,14 +9,14 @@ use std::sync::{PoisonError, TryLockError};
 use std::time::Duration;
 
 use ringfence_engine::{Failure, StorageError};
-use ringfence_env::{Deadline, LockFd, LockMode, World};
+use ringfence_env::{Deadline, LockFd, LockMode, World, process_id};
 
 use crate::checkpoint::CheckpointError;
 use crate::hints::{APPEND, Hints, SYNC};
 use crate::layout::{FILE_MODE, Layout};
 use crate::lives::Ended;
 use crate::meta::TableMeta;
-use crate::replica::{ReadError, Replica, Tail};
+use crate::replica::{Follow, ReadError, Replica, Tail};
 use crate::segment::Segments;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard};
 
@@ -58,7 +58,7 @@ impl Locks {
             append: open(&layout.append_lock())?,
             sync: open(&layout.sync_lock())?,
             maintain: open(&layout.maintain_lock())?,
-            process: std::process::id(),
+            process: process_id(),
         })
     }
 }
@@ -96,7 +96,7 @@ impl Journal {
             let why = io::Error::from(io::ErrorKind::ReadOnlyFilesystem);
             StorageError::new("change a table that was opened for reading at", root.display(), why)
         })?;
-        if locks.process != std::process::id() {
+        if locks.process != process_id() {
             let why = io::Error::other("a forked process must open it for itself");
             return Err(StorageError::new("change", root.display(), why));
         }
@@ -175,8 +175,26 @@ impl Journal {
 
     /// Brings the replica to the end of the journal as anybody sees it who holds no lock.
     pub(crate) fn catch_up(&self, replica: &mut Replica) -> Result<Tail, ReadError> {
+        self.catch_up_until(replica, &|_| false)
+    }
+
+    /// The same for somebody who stores nothing without looking again: where the end is known he does not
+    /// look for it. H4.
+    pub(crate) fn catch_up_to_look(&self, replica: &mut Replica) -> Result<Tail, ReadError> {
+        self.catch_up_until(replica, &|replica| self.is_known_to_be_at_the_end(replica))
+    }
+
+    fn catch_up_until(
+        &self,
+        replica: &mut Replica,
+        is_end: &dyn Fn(&Replica) -> bool,
+    ) -> Result<Tail, ReadError> {
         for _ in 0..16 {
-            let tail = replica.follow(&self.segments, self.table, u64::MAX, false)?;
+            if is_end(replica) {
+                return Ok(Tail::End);
+            }
+            let (segments, table) = (&self.segments, self.table);
+            let tail = replica.follow(segments, table, Follow { is_end, ..Follow::default() })?;
             // V1. A mark that could not be written counts all the same.
             let tail = match self.hints.failed(replica.epoch()) {
                 Some(durable) if tail == Tail::End => Tail::Failed { durable },
@@ -216,9 +234,10 @@ impl Journal {
 
     /// The state after the frame `until`, or at the end, from the files alone.
     pub(crate) fn load(&self, until: u64) -> Result<Replica, ReadError> {
+        let how = Follow { until, ..Follow::default() };
         let mut replica = Replica::load(&*self.world.fs, &self.layout, &self.segments, self.table)?;
         for _ in 0..16 {
-            match replica.follow(&self.segments, self.table, until, false)? {
+            match replica.follow(&self.segments, self.table, how)? {
                 Tail::Recycled => {
                     replica =
                         Replica::load(&*self.world.fs, &self.layout, &self.segments, self.table)?;
@@ -226,7 +245,7 @@ impl Journal {
                 Tail::Failed { durable } if replica.at.sequence > durable => {
                     replica =
                         Replica::load(&*self.world.fs, &self.layout, &self.segments, self.table)?;
-                    replica.follow(&self.segments, self.table, durable, false)?;
+                    replica.follow(&self.segments, self.table, Follow { until: durable, ..how })?;
                     return Ok(replica);
                 }
                 _ => return Ok(replica),

@@ -25,7 +25,7 @@ use crate::journal::{Journal, Locks};
 use crate::layout::{FILE_MODE, Layout, SLOTS};
 use crate::lives::{Children, Ended, Life};
 use crate::meta::{MetaError, TableMeta};
-use crate::replica::{LOADS, ReadError, Replica, Tail};
+use crate::replica::{Follow, LOADS, ReadError, Replica, Tail};
 use crate::segment::{FIRST_FRAME, Segments};
 use crate::sync::{AtomicBool, AtomicU64, Mutex};
 
@@ -169,9 +169,10 @@ impl JournalEngine {
         };
         let read = |reason| OpenError::Read { root: root.clone(), reason };
         let mut replica = Replica::load(&*world.fs, &layout, &segments, table).map_err(read)?;
+        let how = Follow { is_first: write, ..Follow::default() };
         let mut loads = 0;
         loop {
-            let tail = replica.follow(&segments, table, u64::MAX, write).map_err(read)?;
+            let tail = replica.follow(&segments, table, how).map_err(read)?;
             if tail == Tail::Recycled && loads < LOADS {
                 // Others have gone on since the checkpoint was read, in another segment or epoch.
                 loads += 1;
@@ -185,7 +186,7 @@ impl JournalEngine {
             }
             let Err(damage) = replica.look_for_damage(&segments, table) else { break };
             // Others may have gone on since: then it reads by now.
-            let tail = replica.follow(&segments, table, u64::MAX, write).map_err(read)?;
+            let tail = replica.follow(&segments, table, how).map_err(read)?;
             let may_reload = tail == Tail::Recycled && loads < LOADS;
             if replica.at == end && !may_reload {
                 return Err(read(damage));

@@ -26,7 +26,7 @@ use crate::frame::SECTOR;
 use crate::hints::FREED;
 use crate::journal::{Held, Journal, Which};
 use crate::layout::SLOTS;
-use crate::replica::{ReadError, Records, Replica, Tail};
+use crate::replica::{Follow, ReadError, Records, Replica, Tail};
 use crate::segment::FIRST_FRAME;
 
 /// What of an epoch counts.
@@ -78,7 +78,7 @@ impl Journal {
         // V4. Frames that are about to be dropped have fences too.
         let (fs, layout) = (&*self.world.fs, &self.layout);
         let mut all = Replica::load(fs, layout, &self.segments, self.table).map_err(read)?;
-        let _: Tail = all.follow(&self.segments, self.table, u64::MAX, false).map_err(read)?;
+        let _: Tail = all.follow(&self.segments, self.table, Follow::default()).map_err(read)?;
         let fence = all.fence.max(state.fence).max(replica.fence);
         // What was never durable is in one segment at most, and each fence had a frame of its own.
         let lost = self.segments.longest().map_err(fail)? / SECTOR as u64;

@@ -63,6 +63,24 @@ impl Default for Tailing {
     }
 }
 
+/// How far the journal is followed.
+#[derive(Clone, Copy)]
+pub struct Follow<'a> {
+    /// No further than this frame.
+    pub until: u64,
+    /// What is there was there before this process opened the segments.
+    pub is_first: bool,
+    /// Whether it is known without a look that nothing follows.
+    pub is_end: &'a dyn Fn(&Replica) -> bool,
+}
+
+impl Default for Follow<'_> {
+    /// To the end, which is looked for.
+    fn default() -> Self {
+        Self { until: u64::MAX, is_first: false, is_end: &|_| false }
+    }
+}
+
 /// Where a replica is, without its records.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
@@ -162,13 +180,12 @@ impl Replica {
         self.segment_bytes
     }
 
-    /// Applies every frame that follows, up to the sequence number `until`.
+    /// Applies every frame that follows.
     pub fn follow(
         &mut self,
         segments: &Segments,
         table: u64,
-        until: u64,
-        suspect: bool,
+        how: Follow<'_>,
     ) -> Result<Tail, ReadError> {
         if self.is_closed() {
             return Ok(Tail::Closed);
@@ -176,7 +193,7 @@ impl Replica {
         let mut buffer = std::mem::take(&mut self.tail.buffer);
         let first = self.tail.first;
         let mut used = 0;
-        let tail = self.read_tail(segments, table, (until, suspect), &mut buffer, first, &mut used);
+        let tail = self.read_tail(segments, table, how, &mut buffer, first, &mut used);
         // Those who catch up twice in a call find little the second time.
         let first = (used + FIRST_READ).max(first / 2).next_multiple_of(FIRST_READ).min(LONG_READ);
         buffer.truncate(LONG_READ);
@@ -188,7 +205,7 @@ impl Replica {
         &mut self,
         segments: &Segments,
         table: u64,
-        (until, suspect): (u64, bool),
+        how: Follow<'_>,
         buffer: &mut Vec<u8>,
         first: usize,
         used_in_all: &mut usize,
@@ -205,7 +222,7 @@ impl Replica {
             let read = read_full(segments.file(self.slot)?, piece, self.at.offset)?;
             let piece = piece.get(..read).unwrap_or_default();
             let segment = self.at.segment;
-            let (more, used) = self.apply_all(segments, Some(table), piece, until, suspect)?;
+            let (more, used) = self.apply_all(segments, Some(table), piece, how)?;
             *used_in_all += used;
             match more {
                 More::Enough => return Ok(Tail::End),
@@ -219,6 +236,7 @@ impl Replica {
                     }
                     want = least.max(want.saturating_mul(2).min(LONG_READ));
                 }
+                More::Read(_) | More::None if (how.is_end)(self) => return Ok(Tail::End),
                 More::Read(_) | More::None => return self.end(segments, segment),
             }
         }
@@ -226,7 +244,7 @@ impl Replica {
 
     /// Applies frames that were just appended here, as everybody else will when he reads them.
     pub fn append(&mut self, segments: &Segments, frames: &[u8]) -> Result<(), ReadError> {
-        self.apply_all(segments, None, frames, u64::MAX, false).map(|_| ())
+        self.apply_all(segments, None, frames, Follow::default()).map(|_| ())
     }
 
     /// Whether the file goes on for this many bytes.
@@ -264,12 +282,11 @@ impl Replica {
         segments: &Segments,
         table: Option<u64>,
         bytes: &[u8],
-        until: u64,
-        suspect: bool,
+        how: Follow<'_>,
     ) -> Result<(More, usize), ReadError> {
         let mut used = 0;
         loop {
-            if self.at.sequence >= until {
+            if self.at.sequence >= how.until {
                 return Ok((More::Enough, used));
             }
             let rest = bytes.get(used..).unwrap_or_default();
@@ -284,7 +301,7 @@ impl Replica {
                 Err(NoFrame::Short(least)) => return Ok((More::Read(least), used)),
                 Ok(_) | Err(NoFrame::Bad) => return Ok((More::None, used)),
             };
-            if suspect {
+            if how.is_first {
                 self.suspect = checked.header.sequence;
             }
             let next = self.at.segment + 1;

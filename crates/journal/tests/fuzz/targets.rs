@@ -19,7 +19,7 @@ use ringfence_journal::dump::dump;
 use ringfence_journal::frame::{self, HEADER, Kind};
 use ringfence_journal::hints::{Hints, WORDS};
 use ringfence_journal::layout::Layout;
-use ringfence_journal::replica::Replica;
+use ringfence_journal::replica::{Follow, Replica};
 use ringfence_journal::segment::Segments;
 use ringfence_model::rules::{self, ClaimRequest};
 use ringfence_model::{Entry, Key, Owner, Payload, Record, Space, TargetGroup, Token, Ttl};
@@ -240,7 +240,11 @@ fn replayed(bytes: &[u8]) {
     let none = std::iter::empty::<Result<_, CheckpointError>>();
     checkpoint::write(&fs, &layout(), table(), &head, none).unwrap();
     let Ok(mut replica) = Replica::load(&fs, &layout(), &segments, table()) else { return };
-    let answer = replica.follow(&segments, table(), u64::MAX, flags & 32 != 0);
+    let answer = replica.follow(
+        &segments,
+        table(),
+        Follow { is_first: flags & 32 != 0, ..Follow::default() },
+    );
     assert!(replica.at.sequence >= base.sequence);
     if answer.is_err() {
         return;
@@ -250,7 +254,7 @@ fn replayed(bytes: &[u8]) {
     let mut other = Replica::load(&fs, &layout(), &segments, table()).unwrap();
     let middle = base.sequence + (replica.at.sequence - base.sequence) / 2;
     for until in [middle, u64::MAX] {
-        let _ = other.follow(&segments, table(), until, false);
+        let _ = other.follow(&segments, table(), Follow { until, ..Follow::default() });
     }
     assert_eq!((other.at, other.slot, other.fence), (replica.at, replica.slot, replica.fence));
     for space in [Space::Targets, Space::Work] {
