@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd as _;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 
-use crate::identity::process_id;
+use crate::process_id::process_id;
 
 /// As much as a pipe takes at once.
 const LONGEST: usize = 4096;

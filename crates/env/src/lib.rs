@@ -23,10 +23,10 @@ pub mod entropy;
 pub mod fault;
 mod ferry;
 pub mod fs;
-mod identity;
 pub mod lock;
 pub mod mount;
 pub mod process;
+mod process_id;
 pub mod real;
 pub mod shared;
 pub mod steps;
@@ -38,8 +38,8 @@ pub use entropy::{Entropy, SystemEntropy};
 pub use fs::{
     FileKind, Fs, Identity, LockFd, LockMode, Name, OpenWrite, RandomFile, Read, Stat, WriteFile,
 };
-pub use identity::process_id;
 pub use lock::{FileLock, LockError};
+pub use process_id::process_id;
 pub use real::RealFs;
 pub use shared::{LocalWords, SharedWords};
 pub use world::{HostIdentity, World};

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use crate::clock::{Clock, Deadline};
 use crate::fs::{Fs, LockFd, LockMode};
+use crate::process_id::process_id;
 
 /// A held kernel lock; released when dropped.
 #[must_use = "a lock that is dropped is released"]
@@ -46,7 +47,7 @@ impl FileLock {
         loop {
             if fd.try_lock(wanted).map_err(fail)? {
                 if !fd.is_unlinked().map_err(fail)? {
-                    let creator = std::process::id();
+                    let creator = process_id();
                     return Ok(Self { fd, path: path.to_owned(), creator });
                 }
                 fd = Self::open(fs, path, create)?;
@@ -85,7 +86,7 @@ impl FileLock {
 
 impl Drop for FileLock {
     fn drop(&mut self) {
-        if std::process::id() == self.creator {
+        if process_id() == self.creator {
             // Closing releases it too, unless a forked child still has it open.
             let _ = self.fd.unlock();
         }
