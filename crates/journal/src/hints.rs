@@ -482,6 +482,26 @@ mod tests {
         assert!(matches!(outcome, Ok(Outcome::Done(_))), "{outcome:?}");
     }
 
+    /// An engine whose calls are counted, and another one of the same table.
+    struct Two {
+        dir: tempfile::TempDir,
+        watched: JournalEngine,
+        calls: FaultFs,
+        other: JournalEngine,
+    }
+
+    impl Two {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let (world, root) = (World::system(), dir.path().join("store"));
+            let other = JournalEngine::init(&world, &root, &InitOptions::default()).unwrap();
+            let calls = FaultFs::new(Arc::clone(&world.fs));
+            let world = world.with_fs(Arc::new(calls.clone()));
+            let watched = JournalEngine::open(&world, &root).unwrap();
+            Self { dir, watched, calls, other }
+        }
+    }
+
     /// Words that nobody stores to, and how often somebody looked.
     #[derive(Debug)]
     struct Looked(Arc<AtomicU64>);
@@ -517,17 +537,13 @@ mod tests {
     /// H4. What was read up to the end that was told needs no second look.
     #[test]
     fn what_others_appended_is_read_once() {
-        let dir = tempfile::tempdir().unwrap();
-        let (world, root) = (World::system(), dir.path().join("store"));
-        let other = JournalEngine::init(&world, &root, &InitOptions::default()).unwrap();
-        let faults = FaultFs::new(Arc::clone(&world.fs));
-        let reading = JournalEngine::open(&world.with_fs(Arc::new(faults.clone())), &root).unwrap();
+        let Two { dir: _dir, watched: reading, calls, other } = Two::new();
         let looks = |number: u64| {
-            let before = faults.count(Call::Read);
+            let before = calls.count(Call::Read);
             let key = Key::target(ringfence_model::Target::new(number).unwrap());
             let view = reading.view(&[key], None).unwrap();
             assert!(matches!(view.entries[0].1, ringfence_model::Entry::Present(_)), "{view:?}");
-            faults.count(Call::Read) - before
+            calls.count(Call::Read) - before
         };
         claim(&other, 1);
         assert_eq!(looks(1), 1, "the frame");
@@ -542,12 +558,8 @@ mod tests {
     /// H4. A writer may die at any moment between the two.
     #[test]
     fn nobody_takes_a_frame_for_the_last_one_while_another_is_written_behind_it() {
-        let dir = tempfile::tempdir().unwrap();
-        let (world, root) = (World::system(), dir.path().join("store"));
-        let other = JournalEngine::init(&world, &root, &InitOptions::default()).unwrap();
-        let faults = FaultFs::new(Arc::clone(&world.fs));
-        let writing =
-            JournalEngine::open(&world.clone().with_fs(Arc::new(faults.clone())), &root).unwrap();
+        let Two { dir, watched: writing, calls, other } = Two::new();
+        let root = dir.path().join("store");
         claim(&writing, 1);
         let last = other.place().unwrap();
         let is_last = move |engine: &JournalEngine| {
@@ -556,7 +568,7 @@ mod tests {
         assert!(is_last(&other));
         let seen = Arc::new(Mutex::new(Vec::new()));
         let (looking, tell) = (other.clone(), Arc::clone(&seen));
-        faults.on_call(move |call, path| {
+        calls.on_call(move |call, path| {
             if call == Call::Write && path.starts_with(&root) {
                 tell.lock().unwrap().push(is_last(&looking));
             }

@@ -227,7 +227,7 @@ impl Journal {
     /// Whether nothing was appended behind this. H4.
     ///
     /// What a table that was moved says instead is read: its mover takes back what was told.
-    pub(crate) fn is_known_to_be_at_the_end(&self, replica: &Replica) -> bool {
+    fn is_known_to_be_at_the_end(&self, replica: &Replica) -> bool {
         let (epoch, at) = (replica.epoch(), replica.at);
         self.hints.is_end(epoch, at.segment, at.sequence) && self.hints.failed(epoch).is_none()
     }

@@ -152,7 +152,7 @@ impl<'e> Looking<'e> {
             self.replica = None;
         }
         let replica = self.replica.get_or_insert_with(|| engine.journal.replica());
-        if anew && !engine.journal.is_known_to_be_at_the_end(replica) {
+        if anew {
             engine.catch_up(replica)?;
         }
         let seen = (replica.epoch(), replica.at.sequence);
