@@ -186,10 +186,14 @@ fn first_sectors(bytes: &[u8]) {
         seal::sector(file.get_mut(512..).unwrap_or_default(), boot);
     }
     let fs = MemoryFs::default();
+    let is_closed = file.starts_with(b"RFmv");
     fs.put(&layout().segment(0), file);
     fs.put(&layout().segment(1), vec![0; 512]);
     let segments = Segments::open(&fs.world(), &layout(), table(), true).unwrap();
-    let Some(header) = segments.header(0).unwrap() else { return };
+    let header = segments.header(0);
+    // S5. And it is the only error.
+    assert_eq!(header.is_err(), is_closed, "{header:?}");
+    let Ok(Some(header)) = header else { return };
     assert_eq!(segments.find(header.segment).unwrap(), Some((0, header)));
     segments.renew(1, &header).unwrap();
     if let Some(last) = header.failed_after {
